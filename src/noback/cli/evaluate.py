@@ -1,0 +1,53 @@
+"""noback evaluate: the accuracy of a run's weights on some data."""
+
+from __future__ import annotations
+
+import argparse
+
+from noback.cli.commands import add_json, add_run, say
+
+HELP = "the accuracy of a run's weights on a split of some data"
+DESCRIPTION = """
+The accuracy of a run's weights on a split of its own data or of another's.
+
+  noback evaluate runs/reviews-001
+  noback evaluate runs/reviews-001 --at base                    before training
+  noback evaluate runs/sst2-001 --data DIR --split validation
+"""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    add_run(parser)
+    parser.add_argument(
+        "--data", metavar="NAME", help="a data file, a folder of split files, or hf:NAME (default: the run's)"
+    )
+    parser.add_argument("--split", default="test", metavar="NAME", help="train, validation or test (default test)")
+    parser.add_argument("--columns", metavar="NAMES", help="the data's columns, sentences first and the label last")
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Evaluate and print."""
+    from noback.cli.display import Display
+    from noback.tuned import evaluate, tuned_run
+
+    display = Display()
+    tuned, step = tuned_run(arguments.run, arguments.at, model=arguments.model, watcher=display)
+    score, notes = evaluate(tuned, arguments.data, arguments.split, arguments.columns)
+    for note in notes:
+        display.note(note)
+    values = {
+        "run": arguments.run,
+        "step": step,
+        "split": arguments.split,
+        "accuracy": score.accuracy,
+        tuned.task.spec.metric: score.score,
+        "loss": score.loss,
+        "examples": score.examples,
+        "weights": tuned.weights.digest(),
+    }
+    text = f"accuracy {score.accuracy:.1%} on {score.examples} examples ({arguments.split}), weights of step {step}"
+    if tuned.task.spec.metric != "accuracy":
+        text += f"; {tuned.task.spec.metric} {score.score:.3f}"
+    say(arguments, values, text)

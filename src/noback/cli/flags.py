@@ -1,0 +1,97 @@
+"""Flags of `train`, made from the option objects: a field's help is the flag's help, its default the flag's default."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import tomllib
+import typing
+from pathlib import Path
+from typing import Any
+
+from noback.config import RunConfig, config_of, read_config
+from noback.errors import InputError
+
+# flag -> where it stands in the configuration
+FLAGS = {
+    "--model": "model", "--task": "task", "--data": "data", "--columns": "columns", "--shots": "shots",
+    "--data-seed": "data_seed", "--test-limit": "test_limit", "--steps": "steps", "--batch": "batch", "--lr": "rule.lr",
+    "--schedule": "rule.schedule", "--weight-decay": "rule.weight_decay", "--eps": "estimator.eps",
+    "--directions": "estimator.directions", "--noise": "noise", "--dtype": "dtype", "--seed": "seed",
+    "--eval-every": "eval_every", "--probes-per-pass": "probes_per_pass", "--micro-batch": "micro_batch",
+}  # fmt: skip
+
+
+def add_config_flags(parser: argparse.ArgumentParser) -> None:
+    """Give a parser every flag of a run's configuration."""
+    group = parser.add_argument_group("the run")
+    for flag, path in FLAGS.items():
+        field, default, hint = _field(path)
+        choices = field.metadata["choices"]
+        shown = "" if default is None else f" (default {default})"
+        text = field.metadata["help"] + (f": {', '.join(choices)}" if choices else "") + shown
+        group.add_argument(flag, dest=path, default=None, metavar=_metavar(hint), help=text.replace("%", "%%"))
+    group.add_argument(
+        "--config", metavar="FILE", help="a TOML file of options, such as a run's run.toml; flags win over it"
+    )
+    group.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="any option by its name: --set rule.lr=2e-5"
+    )
+
+
+def config_from(arguments: argparse.Namespace) -> RunConfig:
+    """The configuration that the flags describe."""
+    table: dict[str, Any] = read_config(Path(arguments.config)) if arguments.config else {}
+    for path in FLAGS.values():
+        text = getattr(arguments, path)
+        if text is not None:
+            _put(table, path, _value(text, _field(path)[2], path))
+    for pair in arguments.set:
+        path, equals, text = pair.partition("=")
+        if not equals:
+            raise InputError(f"--set {pair!r} has no '='; expected KEY=VALUE, such as rule.lr=2e-5")
+        _put(table, path.strip(), _toml_value(text.strip()))
+    return config_of(table)
+
+
+def _field(path: str) -> tuple[dataclasses.Field[Any], Any, Any]:
+    """A field of the configuration tree, its default and its type."""
+    kind: Any = RunConfig
+    *parents, name = path.split(".")
+    for parent in parents:
+        kind = typing.get_type_hints(kind)[parent]
+    field = next(item for item in dataclasses.fields(kind) if item.name == name)
+    return field, field.default, typing.get_type_hints(kind)[name]
+
+
+def _base(hint: Any) -> Any:
+    return next((part for part in typing.get_args(hint) if part is not type(None)), hint)
+
+
+def _metavar(hint: Any) -> str:
+    return {int: "N", float: "X"}.get(_base(hint), "NAME")
+
+
+def _value(text: str, hint: Any, path: str) -> Any:
+    kind = _base(hint)
+    try:
+        return kind(text)
+    except ValueError:
+        words = {int: "a whole number", float: "a number"}
+        raise InputError(f"{path.rsplit('.', maxsplit=1)[-1]} is {text!r}; expected {words.get(kind, 'a text')}") from None
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _put(table: dict[str, Any], path: str, value: Any) -> None:
+    *parents, name = path.split(".")
+    for parent in parents:
+        table = table.setdefault(parent, {})
+        if not isinstance(table, dict):
+            raise InputError(f"option {path!r} does not exist: {parent!r} is no table of options")
+    table[name] = value

@@ -1,0 +1,59 @@
+"""noback journal: what a run's journal holds."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+
+from noback.cli.commands import add_json, say
+from noback.journal import Contents, read_journal
+
+HELP = "show what a run's journal holds"
+DESCRIPTION = """
+Show what a run's journal holds: its header, and each step's loss and slopes.
+
+  noback journal runs/reviews-001
+  noback journal runs/reviews-001 --json
+"""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    parser.add_argument("run", metavar="RUN", help="a run's folder, or its journal file alone")
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Read the journal and print it."""
+    path = Path(arguments.run)
+    contents = read_journal(path / "journal" if path.is_dir() else path)
+    values = {
+        "header": contents.header,
+        "records": [dataclasses.asdict(record) for record in contents.steps],
+        "evaluations": [dataclasses.asdict(look) for look in contents.evaluations],
+        "bytes": contents.sound_bytes + contents.torn_bytes,
+        "record_bytes": contents.record_bytes,
+        "torn_bytes": contents.torn_bytes,
+    }
+    say(arguments, values, _text(contents))
+
+
+def _text(contents: Contents) -> str:
+    config = contents.header["config"]
+    lines = [
+        f"model {config['model']}, task {config['task']}, base weights {contents.header['base'][:12]}",
+        f"{len(contents.steps)} of {config['steps']} steps, {contents.record_bytes} bytes a record, "
+        f"{contents.sound_bytes:,} bytes in all",
+    ]
+    if contents.torn_bytes:
+        lines.append(f"the last {contents.torn_bytes} bytes are a torn record; resume drops them")
+    looks = {look.step: look for look in contents.evaluations}
+    for record in contents.steps:
+        slopes = " ".join(f"{slope:+.4f}" for slope in record.slopes)
+        lines.append(f"step {record.step:6d}  loss {record.loss:.4f}  slope {slopes}")
+        if record.step + 1 in looks:
+            lines.append(
+                f"             validation score {looks[record.step + 1].score:.4f} after step {record.step + 1}"
+            )
+    return "\n".join(lines)

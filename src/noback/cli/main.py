@@ -1,0 +1,64 @@
+"""The entry point: finds the command, and turns errors into one sentence and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from noback import __version__
+from noback.cli import evaluate, export, journal, predict, replay, resume, tasks, train
+from noback.errors import InputError, NobackError
+
+COMMANDS = {
+    "train": train,
+    "resume": resume,
+    "evaluate": evaluate,
+    "predict": predict,
+    "replay": replay,
+    "export": export,
+    "journal": journal,
+    "tasks": tasks,
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message} (`{self.prog} --help` shows how to use it)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; the exit code is 0, 2 for input that cannot be used, 130 for Ctrl-C, else 1."""
+    try:
+        arguments = _parser().parse_args(argv)
+        arguments.command.run(arguments)
+    except NobackError as error:
+        print(f"noback: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("noback: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone: nothing more to say
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="noback",
+        description="Fine-tune language models with forward passes only. `noback train` alone runs a whole example.",
+    )
+    parser.add_argument("--version", action="version", version=f"noback {__version__}")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, command in COMMANDS.items():
+        sub = subparsers.add_parser(
+            name,
+            help=command.HELP,
+            description=command.DESCRIPTION,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.add(sub)
+        sub.set_defaults(command=command)
+    return parser

@@ -1,0 +1,55 @@
+"""noback predict: label texts with a run's weights."""
+
+from __future__ import annotations
+
+import argparse
+
+from noback.cli.commands import add_json, add_run, say
+from noback.errors import InputError
+
+HELP = "label texts with a run's weights"
+DESCRIPTION = """
+Label texts with a run's weights: each label with its label word and probability.
+
+  noback predict runs/reviews-001 "a lovely little film" "two hours I will not get back"
+  noback predict runs/rte-001 $'A man sleeps.\\tA man is awake.'     a task of two sentences: a tab between them
+"""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    add_run(parser)
+    parser.add_argument(
+        "texts", nargs="+", metavar="TEXT", help="a text; several sentences of one example are parted by a tab"
+    )
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Predict and print."""
+    from noback.cli.display import Display
+    from noback.tuned import predict, tuned_run
+
+    tuned, _ = tuned_run(arguments.run, arguments.at, model=arguments.model, watcher=Display())
+    spec = tuned.task.spec
+    texts = [tuple(text.split("\t")) if len(spec.sentences) > 1 else (text,) for text in arguments.texts]
+    for text in texts:
+        if len(text) != len(spec.sentences):
+            raise InputError(
+                f"text {text[0]!r} has {len(text)} sentences; task {spec.name!r} needs {len(spec.sentences)}, "
+                "parted by a tab"
+            )
+    predictions = [
+        {"text": text, "label": max(chances, key=lambda label: chances[label]), "probabilities": chances}
+        for text, chances in zip(arguments.texts, predict(tuned, texts), strict=True)
+    ]
+    say(arguments, {"run": arguments.run, "predictions": predictions}, "\n".join(_lines(predictions, spec.words)))
+
+
+def _lines(predictions: list[dict], words: object) -> list[str]:  # type: ignore[type-arg]
+    lines = []
+    for prediction in predictions:
+        chances = sorted(prediction["probabilities"].items(), key=lambda item: -item[1])
+        shown = "  ".join(f"{label} ({words[label]}) {chance:.1%}" for label, chance in chances)  # type: ignore[index]
+        lines.append(f"{shown}  {prediction['text']!r}")
+    return lines

@@ -1,0 +1,59 @@
+"""noback train: fine-tune a model on a task."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import TYPE_CHECKING
+
+from noback.cli.commands import add_json, say, stopping
+from noback.cli.flags import add_config_flags, config_from
+
+if TYPE_CHECKING:
+    from noback.run import Result
+
+HELP = "fine-tune a masked language model on a task, with forward passes only"
+DESCRIPTION = """
+Fine-tune a masked language model on a task, with forward passes only.
+
+  noback train                                      the embedded model on the embedded task: two to four minutes
+  noback train --task sst2 --data DIR --shots 16    a folder with train and dev (or test) files
+  noback train --task mine.toml --data mine.csv     your own template, label words and data
+
+The run's folder (--out) holds run.toml, the journal (a few kilobytes: with the base model, the whole fine-tune),
+metrics.jsonl and snapshots. Ctrl-C loses nothing: `noback resume RUN` goes on.
+"""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    add_config_flags(parser)
+    parser.add_argument("--out", metavar="DIR", help="the run's new folder (default: runs/TASK-NUMBER)")
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Train and say how it went."""
+    config = config_from(arguments)
+    from noback.cli.display import Display
+    from noback.run import train
+
+    display = Display()
+    with stopping() as stop:
+        try:
+            result = train(config, arguments.out, watcher=display, stop=stop)
+        finally:
+            display.close()
+    say(arguments, dataclasses.asdict(result), summary(result))
+
+
+def summary(result: Result) -> str:
+    """A finished run in a few lines."""
+    change = (result.best - result.zero_shot) * 100
+    return (
+        f"{result.task}: test accuracy {result.zero_shot:.1%} before, {result.best:.1%} after ({change:+.1f} points)\n"
+        f"  best validation at step {result.best_step} of {result.steps}; the last step's weights: {result.final:.1%}\n"
+        f"  {result.forwards:,} forwards in {result.seconds:.0f} s; the journal has {result.journal_bytes:,} bytes\n"
+        f"  run folder {result.run}\n"
+        f'  try: noback predict {result.run} "a lovely little film"'
+    )

@@ -1,0 +1,100 @@
+"""The configuration of a run: one frozen tree of option objects, TOML in and out, and its digest."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from noback.adapters import Full
+from noback.directions import FAMILIES
+from noback.errors import InputError
+from noback.estimators import TwoSided
+from noback.options import build, one_of, option, positive
+from noback.rules import Sgd
+from noback.weights import DTYPES
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """Everything that decides a run's bits; what is None is off or left to the rule in its help."""
+
+    model: str = option("mini", "an embedded model by name, a folder, or a model of the Hugging Face hub")
+    task: str = option("reviews", "a task of `noback tasks`, or the path of one's own .toml")
+    data: str | None = option(None, "a data file, a folder of split files, or hf:NAME; none: the embedded data")
+    columns: str | None = option(None, "the data's columns, sentences first and the label last: text,stars")
+    shots: int | None = option(None, "training examples per label (k); none: all of them")
+    data_seed: int = option(13, "seed of the k-shot sampling")
+    test_limit: int = option(1000, "examples of the test set at most, balanced by label")
+    steps: int = option(400, "training steps")
+    batch: int = option(64, "examples a step")
+    seed: int = option(0, "seed of the directions and of the order of the examples")
+    dtype: str = option("float32", "type of the weights", choices=DTYPES)
+    noise: str = option("normal", "family of directions", choices=FAMILIES)
+    eval_every: int | None = option(None, "steps between looks at the validation set; none: a tenth of the run")
+    probes_per_pass: int | None = option(None, "points of a step in one forward; none: all of them")
+    micro_batch: int | None = option(None, "examples in one forward; none: the whole batch")
+    estimator: TwoSided = option(TwoSided(), "how slopes are measured")
+    rule: Sgd = option(Sgd(), "how the weights move")
+    adapter: Full = option(Full(), "what is tuned")
+
+    def __post_init__(self) -> None:
+        for name in ("test_limit", "steps", "batch"):
+            positive(name, getattr(self, name))
+        for name in ("shots", "eval_every", "probes_per_pass", "micro_batch"):
+            if getattr(self, name) is not None:
+                positive(name, getattr(self, name))
+        for name, limit in (("seed", 2**64), ("data_seed", 2**32)):
+            if not 0 <= getattr(self, name) < limit:
+                raise InputError(f"{name} is {getattr(self, name)}; expected a whole number from 0 to {limit - 1}")
+        one_of("dtype", self.dtype, DTYPES)
+        one_of("noise", self.noise, FAMILIES)
+
+    @property
+    def look_every(self) -> int:
+        """Steps between looks at the validation set."""
+        return self.eval_every or max(self.steps // 10, 1)
+
+    def table(self) -> dict[str, Any]:
+        """The configuration as nested tables; what is None is left out."""
+        return _table(self)
+
+    def toml(self) -> str:
+        """The configuration as TOML, every default spelled out."""
+        return tomli_w.dumps(self.table())
+
+    def digest(self) -> str:
+        """BLAKE2b over the configuration."""
+        text = json.dumps(self.table(), sort_keys=True).encode()
+        return hashlib.blake2b(text, digest_size=16).hexdigest()
+
+
+def config_of(table: Mapping[str, Any]) -> RunConfig:
+    """A configuration from nested tables; an unknown key is refused with a suggestion."""
+    return build(RunConfig, table)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The nested tables of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"configuration {str(path)!r} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"configuration {str(path)!r} is not TOML: {error}") from None
+
+
+def _table(options: Any) -> dict[str, Any]:
+    table: dict[str, Any] = {"kind": options.kind} if hasattr(options, "kind") else {}
+    for item in dataclasses.fields(options):
+        value = getattr(options, item.name)
+        if value is not None:
+            table[item.name] = _table(value) if dataclasses.is_dataclass(value) else value
+    return table

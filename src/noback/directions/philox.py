@@ -1,0 +1,145 @@
+"""The definition of the noise, readable and slow: Philox4x32-10 in NumPy, and the two sweeps over a tensor.
+
+Every other implementation (numba, Triton) must equal this file bit for bit.
+
+An element's noise is a pure function of (seed, tensor, row, column). One Philox call gives 128 bits;
+it serves a *band* of rows at one column: with `b` bits an element, the 128 // b rows of band
+`row // (128 // b)`, at position `band * columns + column`. Row r of the band takes bits
+[r * b, (r + 1) * b) of the call's four little-endian words. A vector is seen as one column, so that
+it too wastes nothing and is cut where its matrix's rows are cut.
+
+Stream 0 holds the noise; stream 1 the 16 bits an element that round a bfloat16 update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noback.directions.families import Family
+from noback.values import Move
+
+Words = NDArray[np.uint32]
+Array = NDArray[Any]  # float32, or uint16 holding bfloat16
+
+NOISE_STREAM = 0
+ROUNDING_STREAM = 1
+ROUNDING_BITS = 16
+
+_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_MASK = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an array lies in its tensor: the tensor's id and full width, and the array's first row and column."""
+
+    tensor: int
+    columns: int
+    first_row: int = 0
+    first_column: int = 0
+
+
+def philox(seed: int, position: NDArray[np.uint64], tensor: int, stream: int) -> tuple[Words, Words, Words, Words]:
+    """Ten rounds of Philox4x32 at each position: four words a position."""
+    c0 = (position & np.uint64(_MASK)).astype(np.uint64)
+    c1 = (position >> np.uint64(32)).astype(np.uint64)
+    c2 = np.full_like(c0, tensor & _MASK)
+    c3 = np.full_like(c0, stream & _MASK)
+    k0, k1 = seed & _MASK, (seed >> 32) & _MASK
+    low, high = np.uint64(_MASK), np.uint64(32)
+    for _ in range(10):
+        p0, p1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        c0, c2 = (p1 >> high) ^ c1 ^ np.uint64(k0), (p0 >> high) ^ c3 ^ np.uint64(k1)
+        c1, c3 = p1 & low, p0 & low
+        k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
+    return (c0.astype(np.uint32), c1.astype(np.uint32), c2.astype(np.uint32), c3.astype(np.uint32))
+
+
+def element_bits(seed: int, place: Place, rows: NDArray[np.int64], columns: int, bits: int, stream: int) -> Words:
+    """The `bits` bits of each element at the tensor's `rows` and the place's next `columns` columns: [rows, columns]."""
+    band = 128 // bits
+    column = np.arange(place.first_column, place.first_column + columns, dtype=np.uint64)
+    position = (rows[:, None] // band).astype(np.uint64) * np.uint64(place.columns) + column[None, :]
+    words = np.stack(philox(seed, position, place.tensor, stream))
+    first_bit = (rows % band) * bits
+    chosen = words[first_bit // 32, np.arange(len(rows))]
+    return (chosen >> (first_bit % 32).astype(np.uint32)[:, None]) & np.uint32((1 << bits) - 1)
+
+
+def fold(family: Family, coefficient: float) -> NDArray[np.float32]:
+    """The family's values times the coefficient: formed in float64, rounded once to float32."""
+    with np.errstate(over="ignore"):
+        return (family.values.astype(np.float64) * coefficient).astype(np.float32)
+
+
+def perturbed(
+    weight: Array, place: Place, family: Family, points: Sequence[Move], rows: NDArray[np.int64] | None = None
+) -> Array:
+    """The weight at each point, beside the weight: [points, rows, columns] in the weight's dtype.
+
+    `rows` chooses rows of the tensor (ascending); bfloat16 is rounded to nearest.
+    """
+    chosen = np.arange(len(weight), dtype=np.int64) + place.first_row if rows is None else rows
+    base = _to_float32(weight[chosen - place.first_row])
+    out = np.empty((len(points), *base.shape), dtype=weight.dtype)
+    for index, point in enumerate(points):
+        value = _add_terms(base.copy(), place, family, point, chosen)
+        out[index] = value if weight.dtype == np.float32 else round_to_nearest(value)
+    return out
+
+
+def advance(weight: Array, place: Place, family: Family, moves: Sequence[Move]) -> None:
+    """Apply the moves to the weight in place, one after the other; bfloat16 is rounded stochastically after each."""
+    rows = np.arange(len(weight), dtype=np.int64) + place.first_row
+    value = _to_float32(weight)
+    for move in moves:
+        if move.decay != 1.0:
+            value *= np.float32(move.decay)
+        value = _add_terms(value, place, family, move, rows)
+        if weight.dtype != np.float32:
+            bits = element_bits(move.rounding_seed, place, rows, weight.shape[1], ROUNDING_BITS, ROUNDING_STREAM)
+            value = _to_float32(round_stochastically(value, bits))
+    weight[...] = value if weight.dtype == np.float32 else round_to_nearest(value)
+
+
+def round_to_nearest(value: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """float32 to bfloat16 bits, to nearest, ties to even; a NaN stays a NaN."""
+    bits = value.view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    return np.where(_not_finite(bits), _truncated(bits), rounded).astype(np.uint16)
+
+
+def round_stochastically(value: NDArray[np.float32], random: Words) -> NDArray[np.uint16]:
+    """float32 to bfloat16 bits: up with the probability of the part cut off, by 16 random bits an element."""
+    bits = value.view(np.uint32)
+    return np.where(_not_finite(bits), _truncated(bits), (bits + random) >> np.uint32(16)).astype(np.uint16)
+
+
+def _add_terms(
+    value: NDArray[np.float32], place: Place, family: Family, move: Move, rows: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    for term in move.terms:
+        bits = element_bits(term.seed, place, rows, value.shape[1], family.bits, NOISE_STREAM)
+        value += fold(family, term.coefficient)[bits]
+    return value
+
+
+def _to_float32(weight: Array) -> NDArray[np.float32]:
+    if weight.dtype == np.float32:
+        return weight.astype(np.float32, copy=True)
+    return (weight.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def _not_finite(bits: Words) -> NDArray[np.bool_]:
+    return (bits & np.uint32(0x7F800000)) == np.uint32(0x7F800000)
+
+
+def _truncated(bits: Words) -> Words:
+    quiet = np.where((bits & np.uint32(0x007FFFFF)) != 0, np.uint32(0x40), np.uint32(0))
+    return (bits >> np.uint32(16)) | quiet

@@ -1,0 +1,43 @@
+"""The two sweeps over a tensor, by the fastest implementation that this machine has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noback.directions import philox
+from noback.directions.families import Family
+from noback.directions.philox import Array, Place
+from noback.values import Move
+
+try:
+    from noback.directions import philox_numba as _numba
+except ImportError:  # the twin serves: slow, the same bits
+    _numba = None  # type: ignore[assignment]
+
+
+def perturb(
+    out: Array,
+    weight: Array,
+    place: Place,
+    family: Family,
+    points: Sequence[Move],
+    *,
+    rows: NDArray[np.int64] | None = None,
+    threads: int = 1,
+) -> None:
+    """Write the weight (or its chosen rows, ascending) at each point to `out` [points, rows, columns]."""
+    if _numba is None:
+        out[...] = philox.perturbed(weight, place, family, points, rows)
+    else:
+        _numba.perturbed(weight, place, family, points, rows, out=out, threads=threads)
+
+
+def advance(weight: Array, place: Place, family: Family, moves: Sequence[Move], *, threads: int = 1) -> None:
+    """Apply the moves to the weight in place."""
+    if _numba is None:
+        philox.advance(weight, place, family, moves)
+    else:
+        _numba.advance(weight, place, family, moves, threads=threads)

@@ -1,0 +1,19 @@
+"""Engines: where a model lives and how a batch is scored at displaced points."""
+
+from noback.engines.displaced import Displaced, TensorNames
+from noback.engines.engine import STILL, Engine
+from noback.engines.loading import keep_freed_memory, model_limit, open_model
+from noback.engines.local import Local
+from noback.engines.plain import Plain
+
+__all__ = [
+    "STILL",
+    "Displaced",
+    "Engine",
+    "Local",
+    "Plain",
+    "TensorNames",
+    "keep_freed_memory",
+    "model_limit",
+    "open_model",
+]

@@ -1,0 +1,93 @@
+"""One displaced point for any PyTorch code: tuned tensors are seen perturbed by whatever function uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from noback.values import Move
+from noback.weights import Weights
+
+# Functions that read a tensor's shape or kind, not its values.
+_LOOKS = {
+    "size", "dim", "ndimension", "numel", "nelement", "stride", "storage_offset", "element_size", "is_contiguous",
+    "is_floating_point", "is_complex", "get_device", "data_ptr", "__len__", "__hash__", "requires_grad_", "untyped_storage",
+}  # fmt: skip
+# Properties that do give values.
+_VALUED = {"T", "mT", "H", "mH", "data", "real"}
+
+
+class TensorNames:
+    """Finds the name of a tuned tensor by the tensor object that the model holds."""
+
+    def __init__(self, parameters: Iterable[tuple[str, Tensor]], weights: Weights) -> None:
+        self._names = {id(tensor): name for name, tensor in parameters if name in weights.tensors}
+
+    def __contains__(self, tensor: object) -> bool:
+        return id(tensor) in self._names
+
+    def __getitem__(self, tensor: Tensor) -> str:
+        return self._names[id(tensor)]
+
+
+class Displaced(TorchFunctionMode):
+    """While active, torch functions see each tuned tensor at the point; a tensor is formed, used and dropped."""
+
+    def __init__(self, weights: Weights, names: TensorNames, point: Move) -> None:
+        super().__init__()
+        self._weights, self._names, self._point = weights, names, point
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if only_looks(func) or not self._point.terms:
+            return func(*args, **kwargs)
+        if func is F.embedding and len(args) >= 2 and args[1] in self._names:
+            return self._embedding(*args, **kwargs)
+        args, kwargs = pytree.tree_map(self._seen, (args, dict(kwargs)))
+        return func(*args, **kwargs)
+
+    def _seen(self, value: Any) -> Any:
+        if isinstance(value, Tensor) and value in self._names:
+            return self._weights.perturbed(self._names[value], [self._point])[0]
+        return value
+
+    def _embedding(self, ids: Tensor, weight: Tensor, *_: Any, **__: Any) -> Tensor:
+        """Only the rows that are used; padding, norms and gradients play no part in a forward."""
+        rows, places = torch.unique(ids, return_inverse=True)
+        return self._weights.perturbed(self._names[weight], [self._point], rows)[0][places]
+
+
+class Watch(TorchFunctionMode):
+    """While active, notes the tuned tensors that functions use outside `inside()`."""
+
+    def __init__(self, names: TensorNames) -> None:
+        super().__init__()
+        self._names = names
+        self.seen: set[str] = set()
+        self.inside = 0
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not self.inside and not only_looks(func):
+            for value in pytree.tree_leaves((args, kwargs)):
+                if isinstance(value, Tensor) and value in self._names:
+                    self.seen.add(self._names[value])
+        return func(*args, **kwargs)
+
+
+def only_looks(func: Callable[..., Any]) -> bool:
+    """Whether the function reads a tensor's shape or kind only."""
+    name = getattr(func, "__name__", "")
+    if name == "__get__":
+        return getattr(getattr(func, "__self__", None), "__name__", "") not in _VALUED
+    return name in _LOOKS

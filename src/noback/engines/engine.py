@@ -1,0 +1,27 @@
+"""The promise of an engine: score a batch at a few points, and leave no trace on the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from noback.tasks import Batch
+from noback.values import Move
+from noback.weights import Weights
+
+STILL = Move(())  # the point at which the weights stand
+
+
+class Engine(Protocol):
+    """Shows a batch to a model at a few displaced points."""
+
+    @property
+    def weights(self) -> Weights:
+        """The tuned tensors; only a rule's move writes them."""
+        ...
+
+    def score(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
+        """The label logits of the batch at each point: float32 [examples, labels] each."""
+        ...

@@ -1,0 +1,189 @@
+"""Probed modules: P probes x B examples through a model in one forward, probe-major, each probe with its own weights.
+
+Every topmost module that owns a tuned tensor is a *unit*: its `forward` is replaced on the instance while a batch
+is scored and put back after. The model's tree, its names and its tensors stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from noback.engines.displaced import Displaced, TensorNames, Watch
+from noback.errors import InputError
+from noback.values import Move
+from noback.weights import Weights
+
+Forward = Callable[..., Any]
+
+
+class Probes:
+    """The units of a model, and the points at which they stand while a batch is scored."""
+
+    def __init__(self, model: nn.Module, weights: Weights, rows: Mapping[nn.Module, Tensor]) -> None:
+        """`rows` lets a plain linear module give only some of its outputs."""
+        self._weights = weights
+        self._names = TensorNames(model.named_parameters(), weights)
+        self._rows = rows
+        self._units = [*_units(model, self._names)]
+        self._units += [module for module in rows if module not in self._units]
+        self._points: Sequence[Move] = ()
+        self._examples = 0
+        self._moving = False
+        self._watch: Watch | None = Watch(self._names)
+        self.used_outside: set[str] = set()  # tuned tensors that the first forward used outside their module
+
+    @contextmanager
+    def at(self, points: Sequence[Move], examples: int) -> Iterator[None]:
+        """Within, the model takes len(points) * examples rows, and each unit gives each probe its own weights."""
+        self._points, self._examples = points, examples
+        self._moving = any(point.terms for point in points)
+        with ExitStack() as stack:
+            for module in self._units if self._moving else self._rows:
+                stack.enter_context(replaced_forward(module, self._forward_of(module)))
+            if self._watch is None or not self._moving:
+                yield
+                return
+            with self._watch:
+                yield
+            self.used_outside, self._watch = self._watch.seen, None
+
+    def _forward_of(self, module: nn.Module) -> Forward:
+        if is_plain(module, nn.Linear):
+            probed: Forward = lambda x: self._linear(module, x)  # noqa: E731
+        elif is_plain(module, nn.Embedding) and module.max_norm is None:
+            probed = lambda ids: self._embedding(module, ids)  # noqa: E731
+        else:
+            original = module.forward
+            probed = lambda *args, **kwargs: self._split(module, original, args, kwargs)  # noqa: E731
+        return lambda *args, **kwargs: self._unwatched(probed, args, kwargs)
+
+    def _unwatched(self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._watch is None:
+            return forward(*args, **kwargs)
+        self._watch.inside += 1
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            self._watch.inside -= 1
+
+    def _linear(self, module: nn.Linear, x: Tensor) -> Tensor:
+        """A product a probe with its own weight; a frozen weight is one shared product."""
+        rows = self._rows.get(module)
+        x = self._spread(x)
+        bias = None if module.bias is None else self._bias(module.bias, rows)
+        if not self._moves(module.weight):
+            y = F.linear(x, module.weight if rows is None else module.weight[rows])
+            if bias is not None:
+                y.view(len(self._points), -1, y.shape[-1]).add_(bias)
+            return y
+        weight = self._weights.perturbed(self._names[module.weight], self._points, rows)
+        y = _products(x.reshape(len(self._points), -1, x.shape[-1]), weight, bias)
+        return y.view(*x.shape[:-1], y.shape[-1])
+
+    def _bias(self, bias: Tensor, rows: Tensor | None) -> Tensor:
+        """[points, 1, outputs]"""
+        if self._moves(bias):
+            return self._weights.perturbed(self._names[bias], self._points, rows)[:, None]
+        return (bias if rows is None else bias[rows]).expand(len(self._points), 1, -1)
+
+    def _embedding(self, module: nn.Embedding, ids: Tensor) -> Tensor:
+        """Only the rows that the batch uses are perturbed."""
+        probes = len(self._points)
+        rows, places = torch.unique(ids, return_inverse=True)
+        table = self._weights.perturbed(self._names[module.weight], self._points, rows)
+        offset = torch.arange(probes)[:, None] * len(rows)
+        if self._is_shared(ids):
+            flat = (places.reshape(1, -1) + offset).reshape(probes, *places.shape[-1:])
+            return F.embedding(flat, table.flatten(0, 1)).repeat_interleave(self._examples, dim=0)
+        flat = (places.reshape(probes, -1) + offset).reshape(places.shape)
+        return F.embedding(flat, table.flatten(0, 1))
+
+    def _split(self, module: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Any other module: its part of the batch for each probe with that probe's weights, then joined."""
+        outputs = []
+        for index, point in enumerate(self._points):
+            part_args, part_kwargs = pytree.tree_map(lambda value: self._part(value, index), (args, kwargs))  # noqa: B023
+            with Displaced(self._weights, self._names, point):
+                outputs.append(forward(*part_args, **part_kwargs))
+        tensors = [value for value in pytree.tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
+        if not any(self._is_split(value) for value in tensors):
+            kind = type(module).__name__
+            raise InputError(f"a {kind} takes no tensor whose first dimension is the batch; freeze its weights")
+        return pytree.tree_map(lambda *parts: torch.cat(parts) if isinstance(parts[0], Tensor) else parts[0], *outputs)
+
+    def _moves(self, tensor: Tensor) -> bool:
+        return self._moving and tensor in self._names
+
+    def _part(self, value: Any, index: int) -> Any:
+        return value.chunk(len(self._points))[index] if self._is_split(value) else value
+
+    def _is_split(self, value: Any) -> bool:
+        """Whether a tensor's first dimension runs over the probes' examples."""
+        rows = len(self._points) * self._examples
+        return isinstance(value, Tensor) and value.dim() > 0 and len(value) > 0 and len(value) % rows == 0
+
+    def _is_shared(self, value: Tensor) -> bool:
+        """Whether a tensor is one for all examples, such as positions of shape [1, tokens] or [tokens]."""
+        return value.dim() == 1 or (len(value) == 1 and len(self._points) * self._examples > 1)
+
+    def _spread(self, value: Tensor) -> Tensor:
+        if self._is_shared(value):
+            return value.expand(len(self._points) * self._examples, *value.shape[1:])
+        return value
+
+
+def _products(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """X [probes, rows, in] by weight [probes, out, in] plus bias [probes, 1, out].
+
+    On a CPU a product a probe, its bias fused, is faster than one batched product and an addition.
+    """
+    y = x.new_empty((len(x), x.shape[1], weight.shape[1]))
+    for index in range(len(x)):
+        if bias is None:
+            torch.mm(x[index], weight[index].t(), out=y[index])
+        else:
+            torch.addmm(bias[index], x[index], weight[index].t(), out=y[index])
+    return y
+
+
+@contextmanager
+def replaced_forward(module: nn.Module, forward: Forward) -> Iterator[None]:
+    """Let the instance answer with another `forward`, and put things back as they were."""
+    before = module.__dict__.get("forward")
+    module.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        if before is None:
+            del module.__dict__["forward"]
+        else:
+            module.__dict__["forward"] = before
+
+
+def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a module is a `kind` that computes what the kind computes, and nothing of its own."""
+    return isinstance(module, kind) and type(module).forward is kind.forward and "forward" not in module.__dict__
+
+
+def _units(module: nn.Module, names: TensorNames) -> Iterator[nn.Module]:
+    """The topmost modules that own a tuned tensor themselves."""
+    seen: set[int] = set()
+
+    def walk(part: nn.Module) -> Iterator[nn.Module]:
+        if id(part) in seen:
+            return
+        seen.add(id(part))
+        if any(tensor is not None and tensor in names for tensor in part._parameters.values()):
+            yield part
+            return
+        for child in part.children():
+            yield from walk(child)
+
+    return walk(module)

@@ -1,0 +1,39 @@
+"""The two-sided estimator: the slope along a direction from a loss on either side of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from noback.options import option, positive
+from noback.values import Estimate, Move, Term, to_float32
+
+
+@dataclass(frozen=True, slots=True)
+class TwoSided:
+    """SPSA, and n-SPSA with several directions: two forwards a direction."""
+
+    kind: ClassVar[str] = "two_sided"
+
+    eps: float = option(1e-3, "how far to either side of the weights a loss is taken")
+    directions: int = option(1, "directions a step; each costs two forwards")
+
+    def __post_init__(self) -> None:
+        positive("eps", self.eps)
+        positive("directions", self.directions)
+
+    @property
+    def forwards(self) -> int:
+        """Forwards of a batch in one step."""
+        return 2 * self.directions
+
+    def points(self, seeds: Sequence[int]) -> list[Move]:
+        """Each direction's two sides, one after the other."""
+        return [Move((Term(seed, side * self.eps),)) for seed in seeds for side in (1.0, -1.0)]
+
+    def estimate(self, seeds: Sequence[int], losses: Sequence[float]) -> Estimate:
+        """The slope of each direction, in the precision that the journal keeps."""
+        pairs = list(zip(losses[::2], losses[1::2], strict=True))
+        slopes = tuple(to_float32((plus - minus) / (2.0 * self.eps)) for plus, minus in pairs)
+        return Estimate(to_float32(sum(losses) / len(losses)), tuple(seeds), slopes)

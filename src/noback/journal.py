@@ -1,0 +1,178 @@
+"""The journal: a header and one small checksummed record a step; with the base weights, it is the whole fine-tune.
+
+Layout (little-endian): magic, header length (u32), header (JSON), CRC-32 of both; then records of one size:
+kind (u32), step (u32), value (f32), slopes (f32 each), CRC-32 of the record and of the header's CRC (u32).
+A *step* record holds the loss and the slopes that its move was made from; an *evaluation* record the validation
+score as value and the validation loss in place of the first slope, so that the journal alone says which step was best.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from noback.errors import DamagedError, NobackError
+from noback.values import to_float32
+
+_MAGIC = b"noback journal 1\n"
+_STEP, _EVALUATION = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A step that was taken: its loss and the slopes along its directions."""
+
+    step: int
+    loss: float
+    slopes: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A look at the validation set after `step` steps."""
+
+    step: int
+    score: float
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a journal holds, and how many of its bytes are sound."""
+
+    header: dict[str, Any]
+    steps: list[StepRecord]
+    evaluations: list[Evaluation]
+    sound_bytes: int
+    record_bytes: int
+    torn_bytes: int
+
+    def best(self) -> Evaluation | None:
+        """The evaluation with the highest score, the lower loss among equals; None where there is none."""
+        return max(self.evaluations, key=lambda one: (one.score, -one.loss, -one.step), default=None)
+
+
+class Journal:
+    """A journal open for writing; a record is on the disk when `append` returns."""
+
+    def __init__(self, path: Path, file: Any, header_crc: int, directions: int) -> None:
+        self._path, self._file, self._crc, self._directions = path, file, header_crc, directions
+
+    @classmethod
+    def create(cls, path: Path, header: Mapping[str, Any]) -> Journal:
+        """A new journal; the header says how many directions a record holds (`directions`)."""
+        text = json.dumps(header, sort_keys=True).encode()
+        body = _MAGIC + struct.pack("<I", len(text)) + text
+        crc = zlib.crc32(body)
+        temporary = path.with_name(path.name + ".new")
+        with _saying(path), open(temporary, "wb") as file:
+            file.write(body + struct.pack("<I", crc))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        return cls(path, open(path, "ab", buffering=0), crc, int(header["directions"]))
+
+    @classmethod
+    def reopen(cls, path: Path) -> tuple[Journal, Contents]:
+        """A journal to go on with; a torn last record is dropped."""
+        contents = read_journal(path)
+        with _saying(path):
+            file = open(path, "r+b", buffering=0)  # noqa: SIM115 (kept open for the run)
+            file.truncate(contents.sound_bytes)
+            file.seek(contents.sound_bytes)
+        crc = _header(path.read_bytes(), path)[1]
+        return cls(path, file, crc, int(contents.header["directions"])), contents
+
+    def append(self, record: StepRecord | Evaluation) -> None:
+        """Write a record and wait until the disk has it."""
+        if isinstance(record, StepRecord):
+            fields = (_STEP, record.step, record.loss, *record.slopes)
+        else:
+            padding = (0.0,) * (self._directions - 1)
+            fields = (_EVALUATION, record.step, record.score, record.loss, *padding)
+        packed = struct.pack(_format(self._directions), *fields)
+        with _saying(self._path):
+            data = packed + struct.pack("<I", zlib.crc32(packed, self._crc))
+            written = self._file.write(data)
+            if written != len(data):  # a full disk can take a part; the torn record is dropped on resume
+                raise OSError(28, "No space left on device")
+            os.fdatasync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_journal(path: Path) -> Contents:
+    """Everything a journal holds; a torn last record is left out, any other damage is named."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DamagedError(f"journal {str(path)!r} cannot be read: {error.strerror}") from None
+    header, crc, begin = _header(data, path)
+    directions = int(header["directions"])
+    size = struct.calcsize(_format(directions)) + 4
+    whole, torn = divmod(len(data) - begin, size)
+    steps: list[StepRecord] = []
+    evaluations: list[Evaluation] = []
+    for index in range(whole):
+        packed = data[begin + index * size : begin + (index + 1) * size]
+        if zlib.crc32(packed[:-4], crc) != struct.unpack("<I", packed[-4:])[0]:
+            if index == whole - 1:
+                whole, torn = whole - 1, torn + size
+                break
+            raise DamagedError(f"record {index} of journal {str(path)!r} is damaged: its checksum does not fit")
+        kind, step, value, *rest = struct.unpack(_format(directions), packed[:-4])
+        if kind == _STEP:
+            if step != len(steps):
+                raise DamagedError(
+                    f"record {index} of journal {str(path)!r} is step {step}; expected step {len(steps)}"
+                )
+            steps.append(StepRecord(step, value, tuple(rest)))
+        else:
+            evaluations.append(Evaluation(step, value, rest[0]))
+    return Contents(header, steps, evaluations, begin + whole * size, size, torn)
+
+
+def rounded(score: float, loss: float, step: int) -> Evaluation:
+    """An evaluation in the precision that the journal keeps."""
+    return Evaluation(step, to_float32(score), to_float32(loss))
+
+
+def _format(directions: int) -> str:
+    return f"<IIf{directions}f"
+
+
+def _header(data: bytes, path: Path) -> tuple[dict[str, Any], int, int]:
+    """The header, its checksum, and where the records begin."""
+    start = len(_MAGIC) + 4
+    if not data.startswith(_MAGIC) or len(data) < start:
+        raise DamagedError(f"{str(path)!r} is no noback journal, or its header is damaged")
+    (length,) = struct.unpack("<I", data[len(_MAGIC) : start])
+    body, stored = data[: start + length], data[start + length : start + length + 4]
+    crc = zlib.crc32(body)
+    if len(stored) < 4 or struct.unpack("<I", stored)[0] != crc:
+        raise DamagedError(f"the header of journal {str(path)!r} is damaged: its checksum does not fit")
+    return json.loads(body[start:]), crc, start + length + 4
+
+
+class _saying:
+    """Turns a disk's refusal into a sentence."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            raise NobackError(
+                f"cannot write {str(self._path)!r}: {error.strerror}; what was written before is safe: "
+                f"make room and go on with `noback resume {self._path.parent}`"
+            ) from None

@@ -1,0 +1,39 @@
+"""Objectives and metrics: label logits and gold labels become one number."""
+
+from __future__ import annotations
+
+import math
+
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def cross_entropy(label_logits: Tensor, gold: Tensor) -> float:
+    """Mean cross-entropy over the label words, in float64 so that two near losses keep their difference."""
+    return float(F.cross_entropy(label_logits.double(), gold))
+
+
+def accuracy(predicted: Tensor, gold: Tensor) -> float:
+    """The share of right answers."""
+    return float((predicted == gold).double().mean())
+
+
+def f1(predicted: Tensor, gold: Tensor) -> float:
+    """The F1 score of the last label against the rest: the positive class of a two-label task."""
+    positive = int(gold.max())
+    hits = int(((predicted == positive) & (gold == positive)).sum())
+    wrong = int((predicted != gold).sum())
+    return 2 * hits / (2 * hits + wrong) if hits else 0.0
+
+
+def mcc(predicted: Tensor, gold: Tensor) -> float:
+    """Matthews' correlation of a two-label task."""
+    both = int(((predicted == 1) & (gold == 1)).sum())
+    neither = int(((predicted == 0) & (gold == 0)).sum())
+    false_alarm = int(((predicted == 1) & (gold == 0)).sum())
+    missed = int(((predicted == 0) & (gold == 1)).sum())
+    scale = (both + false_alarm) * (both + missed) * (neither + false_alarm) * (neither + missed)
+    return (both * neither - false_alarm * missed) / math.sqrt(scale) if scale else 0.0
+
+
+METRICS = {"accuracy": accuracy, "f1": f1, "mcc": mcc}

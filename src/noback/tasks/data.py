@@ -1,0 +1,180 @@
+"""Where examples come from: files with named columns, a folder of split files, or a Hugging Face dataset."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from noback.errors import InputError
+from noback.options import suggestion
+from noback.tasks.spec import TaskSpec
+
+_SPLITS = {"train": "train", "dev": "validation", "validation": "validation", "val": "validation", "test": "test"}
+_ENDINGS = (".csv", ".tsv", ".jsonl")
+_HUB = "hf:"
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """An example's sentences and the index of its label."""
+
+    sentences: tuple[str, ...]
+    gold: int
+
+
+Splits = dict[str, list[Example]]
+
+
+def read_data(source: str, spec: TaskSpec) -> Splits:
+    """The labelled splits of a source, under the names train, validation and test."""
+    if source.startswith(_HUB):
+        return {name: _examples(rows, f"{source} {name}", spec) for name, rows in _hub_splits(source, spec).items()}
+    path = Path(source)
+    if path.is_dir():
+        files = _split_files(path)
+    elif path.is_file():
+        if _ending(path) is None:
+            raise InputError(
+                f"data file {source!r} has an unknown ending; expected {', '.join(_ENDINGS)}, plain or .gz"
+            )
+        files = {"train": path}
+    else:
+        raise InputError(
+            f"data {source!r} does not exist; expected a file ({', '.join(_ENDINGS)}, plain or .gz), "
+            "a folder of split files, or hf:NAME for a Hugging Face dataset"
+        )
+    return {split: _examples(_rows(file), str(file), spec) for split, file in files.items()}
+
+
+def _split_files(folder: Path) -> dict[str, Path]:
+    files = sorted(path for path in folder.iterdir() if path.is_file() and _ending(path))
+    found: dict[str, Path] = {}
+    for path in files:
+        split = _SPLITS.get(path.name.split(".")[0].lower())
+        if split in found:
+            raise InputError(f"folder {str(folder)!r} has two files for {split}: {found[split].name} and {path.name}")
+        if split:
+            found[split] = path
+    if not found and len(files) == 1:
+        return {"train": files[0]}
+    if len(found) == 1 and len(files) == 1:
+        return {"train": files[0]}
+    if not found:
+        raise InputError(
+            f"folder {str(folder)!r} has no split file; expected train, dev (or validation) and test, "
+            f"ending in {', '.join(_ENDINGS)}, plain or .gz"
+        )
+    return found
+
+
+def _ending(path: Path) -> str | None:
+    name = path.name.removesuffix(".gz")
+    return next((ending for ending in _ENDINGS if name.endswith(ending)), None)
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The rows of a file as (line, column -> value)."""
+    try:
+        raw = path.read_bytes()
+        text = (gzip.decompress(raw) if path.name.endswith(".gz") else raw).decode("utf-8-sig")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise InputError(f"data file {str(path)!r} cannot be read: {error}") from None
+    if _ending(path) == ".jsonl":
+        yield from _json_rows(text, path)
+    else:
+        tabs = _ending(path) == ".tsv"
+        reader = csv.DictReader(
+            io.StringIO(text, newline=""),
+            delimiter="\t" if tabs else ",",
+            quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL,
+        )
+        try:
+            for row in reader:
+                yield reader.line_num, row
+        except csv.Error as error:
+            raise InputError(f"line {reader.line_num} of data file {str(path)!r} is damaged: {error}") from None
+
+
+def _json_rows(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"line {number} of data file {str(path)!r} is not JSON: {error.msg}") from None
+        if not isinstance(row, dict):
+            raise InputError(f"line {number} of data file {str(path)!r} is no JSON object with named columns")
+        yield number, row
+
+
+def _examples(rows: Iterable[tuple[int, Mapping[str, Any]]], where: str, spec: TaskSpec) -> list[Example]:
+    index = {label: number for number, label in enumerate(spec.labels)}
+    examples = []
+    for line, row in rows:
+        for column in (*spec.sentences, spec.label):
+            if row.get(column) is None:
+                raise InputError(_missing(column, row, where, line))
+        label = _label_text(row[spec.label])
+        if label not in index:
+            raise InputError(
+                f"line {line} of {where!r} has the label {label!r}, which is not in task {spec.name!r} "
+                f"(its labels: {', '.join(spec.labels)})"
+            )
+        examples.append(Example(tuple(str(row[column]) for column in spec.sentences), index[label]))
+    if not examples:
+        raise InputError(f"{where!r} holds no examples")
+    return examples
+
+
+def _missing(column: str, row: Mapping[str, Any], where: str, line: int) -> str:
+    names = [str(name) for name in row if name is not None]
+    if column in names:
+        return f"line {line} of {where!r} has no value for column {column!r}"
+    return (
+        f"{where!r} has no column {column!r} (it has: {', '.join(names)}){suggestion(column, names)}; "
+        "name the columns with --columns SENTENCE[,SENTENCE],LABEL"
+    )
+
+
+def _label_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip()
+
+
+def _hub_splits(source: str, spec: TaskSpec) -> dict[str, list[tuple[int, Mapping[str, Any]]]]:
+    """The splits of `hf:NAME` or `hf:NAME:CONFIG`; a split whose labels are withheld (-1) does not count."""
+    try:
+        import datasets
+    except ImportError:
+        raise InputError("a Hugging Face dataset needs the extra: pip install 'noback[datasets]'") from None
+    name, _, config = source.removeprefix(_HUB).partition(":")
+    try:
+        found = datasets.load_dataset(name, config or None)
+    except Exception as error:  # noqa: BLE001 (the library raises many kinds; all of them mean this)
+        raise InputError(f"dataset {name!r} cannot be loaded: {str(error).splitlines()[0]}") from None
+    splits = {}
+    for split, table in found.items():
+        known = _SPLITS.get(str(split).split("_")[0])
+        rows = list(enumerate(_named_labels(table, spec), start=1))
+        if known and known not in splits and any(row.get(spec.label) != -1 for _, row in rows):
+            splits[known] = rows
+    return splits
+
+
+def _named_labels(table: Any, spec: TaskSpec) -> Iterator[Mapping[str, Any]]:
+    """The rows; labels by their names where the task knows the names and not the numbers."""
+    names = getattr(table.features.get(spec.label), "names", None)
+    named = names is not None and set(names) <= set(spec.labels)
+    for row in table:
+        number = row.get(spec.label)
+        yield {**row, spec.label: names[number]} if named and number is not None and number >= 0 else row

@@ -1,0 +1,123 @@
+"""Encoding: an example becomes a prompt of tokens, once; batches are padded to their longest example."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from noback.errors import InputError
+from noback.tasks.data import Example
+from noback.tasks.spec import TaskSpec
+from noback.tasks.template import Literal, Sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Encoded examples, padded to the longest of them."""
+
+    inputs: dict[str, Tensor]  # what the model takes, each [examples, tokens]
+    mask_positions: Tensor  # [examples]
+    gold: Tensor  # [examples], the index of the right label
+
+    def __len__(self) -> int:
+        return len(self.gold)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """One example as the model sees it."""
+
+    ids: list[int]
+    segments: list[int]
+    mask_position: int
+    gold: int
+    shortened: bool
+
+
+class Encoder:
+    """Turns examples into prompts for one tokenizer, within the task's limits and the model's."""
+
+    def __init__(self, spec: TaskSpec, tokenizer: Any, model_limit: int | None = None) -> None:
+        self._spec, self._tokenizer = spec, tokenizer
+        self._limit = min(spec.max_length, model_limit or spec.max_length)
+        for kind in ("mask", "pad", "cls", "sep"):
+            if getattr(tokenizer, f"{kind}_token_id") is None:
+                raise InputError(f"the model's tokenizer has no {kind} token; a masked-LM task needs one")
+
+    def encode(self, examples: Sequence[Example]) -> list[Encoded]:
+        """Every example, each piece tokenised by itself, sentences shortened so that the whole prompt fits."""
+        columns = [self._column(piece, examples) for piece in self._spec.parsed.pieces]
+        return [
+            self._encoded([column[row] for column in columns], example.gold) for row, example in enumerate(examples)
+        ]
+
+    def batch(self, encoded: Sequence[Encoded]) -> Batch:
+        """The examples side by side, padded to the longest."""
+        longest = max(len(example.ids) for example in encoded)
+        ids = torch.full((len(encoded), longest), self._tokenizer.pad_token_id)
+        attention = torch.zeros((len(encoded), longest), dtype=torch.long)
+        segments = torch.zeros((len(encoded), longest), dtype=torch.long)
+        for row, example in enumerate(encoded):
+            ids[row, : len(example.ids)] = torch.tensor(example.ids)
+            attention[row, : len(example.ids)] = 1
+            segments[row, : len(example.ids)] = torch.tensor(example.segments)
+        inputs = {"input_ids": ids, "attention_mask": attention}
+        if "token_type_ids" in self._tokenizer.model_input_names:
+            inputs["token_type_ids"] = segments
+        return Batch(
+            inputs,
+            torch.tensor([example.mask_position for example in encoded]),
+            torch.tensor([example.gold for example in encoded]),
+        )
+
+    def _column(self, piece: object, examples: Sequence[Example]) -> list[list[int]]:
+        """One piece's tokens in every example."""
+        if isinstance(piece, Sentence):
+            texts = [piece.render(example.sentences[piece.index]) for example in examples]
+            limit = self._spec.limit_of(piece.index)
+            return [ids[:limit] for ids in self._tokens(texts)]
+        if isinstance(piece, Literal):
+            return self._tokens([piece.text]) * len(examples)
+        kind = {"cls": "cls", "mask": "mask", "sep+": "sep"}[piece.kind]  # type: ignore[attr-defined]
+        return [[getattr(self._tokenizer, f"{kind}_token_id")]] * len(examples)
+
+    def _tokens(self, texts: list[str]) -> list[list[int]]:
+        if not texts:
+            return []
+        found: list[list[int]] = self._tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        return found
+
+    def _encoded(self, parts: list[list[int]], gold: int) -> Encoded:
+        kept = self._fitted(parts)
+        ids: list[int] = []
+        segments: list[int] = []
+        segment, mask_position = 0, 0
+        for piece, part in zip(self._spec.parsed.pieces, kept, strict=True):
+            kind = getattr(piece, "kind", "")
+            if kind == "mask":
+                mask_position = len(ids)
+            ids += part
+            segments += [min(segment, 1)] * len(part)
+            segment += kind == "sep+"
+        return Encoded(ids, segments, mask_position, gold, kept is not parts)
+
+    def _fitted(self, parts: list[list[int]]) -> list[list[int]]:
+        """The parts, their longest sentences shortened token by token until the prompt fits."""
+        excess = sum(map(len, parts)) - self._limit
+        if excess <= 0:
+            return parts
+        is_sentence = [isinstance(piece, Sentence) for piece in self._spec.parsed.pieces]
+        lengths = [len(part) for part in parts]
+        for _ in range(excess):
+            longest = max((index for index, yes in enumerate(is_sentence) if yes), key=lambda index: lengths[index])
+            lengths[longest] -= 1
+            if lengths[longest] < 1:
+                raise InputError(
+                    f"the prompt of task {self._spec.name!r} cannot fit: its template alone leaves no room for a "
+                    f"sentence in {self._limit} tokens; raise max_length or shorten the template"
+                )
+        return [part[:length] for part, length in zip(parts, lengths, strict=True)]

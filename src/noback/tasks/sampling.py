@@ -1,0 +1,114 @@
+"""Which examples train, validate and test: the k-shot protocol of the paper, and sets balanced by label."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from noback.errors import InputError
+from noback.tasks.data import Example, Splits
+from noback.tasks.spec import TaskSpec
+
+_TEST_SEED = 42  # the protocol draws the test set with this seed, whatever the data seed
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The three sets of a run, and what was done to get them, in sentences."""
+
+    splits: Splits
+    notes: tuple[str, ...]
+
+
+def draw(found: Splits, spec: TaskSpec, shots: int | None, seed: int, limit: int) -> Drawn:
+    """Train, validation and test by the protocol: k per label, the next k per label, the test set cut to `limit`."""
+    notes: list[str] = []
+    test, pool = draw_test(found, limit, notes)
+    if not pool:
+        raise InputError("the data has no train split; training needs one")
+    pool = [pool[index] for index in np.random.RandomState(seed).permutation(len(pool))]
+    if "test" in found and "validation" in found:
+        train = pool if shots is None else _per_label(pool, spec, 0, shots, "train")
+        held = shuffled(found["validation"], seed)
+        validation = balanced(held, min(limit, shots * len(spec.labels) if shots else limit))
+    elif shots is not None:
+        train = _per_label(pool, spec, 0, shots, "train")
+        validation = _per_label(pool, spec, shots, 2 * shots, "validation")
+        notes.append(f"validation: the next {shots} examples per label of train")
+    else:
+        validation = balanced(pool, min(limit, max(len(pool) // 10, 2 * len(spec.labels))))
+        taken = set(map(id, validation))
+        train = [example for example in pool if id(example) not in taken]
+        notes.append(f"validation: {len(validation)} examples held out of train")
+    splits = {"train": train, "validation": validation, "test": test}
+    for name, examples in splits.items():
+        check_labels(name, examples, spec)
+    return Drawn(splits, tuple(notes))
+
+
+def draw_test(found: Splits, limit: int, notes: list[str]) -> tuple[list[Example], list[Example]]:
+    """The test set, and what is left for training."""
+    pool = found.get("train", [])
+    if "test" in found:
+        source, name = found["test"], "test"
+    elif "validation" in found:
+        source, name = found["validation"], "dev"
+        notes.append("there is no test split: by the protocol the dev split is the test set")
+    else:
+        size = min(limit, len(pool) // 3)
+        source = balanced(shuffled(pool, _TEST_SEED), size)
+        taken = set(map(id, source))
+        notes.append(
+            f"there is one file only: {len(source)} examples of it, drawn with seed {_TEST_SEED}, are the test set"
+        )
+        return source, [example for example in pool if id(example) not in taken]
+    if len(source) <= limit:
+        return source, pool
+    notes.append(f"test: {limit} of {len(source)} examples of {name}, balanced by label, drawn with seed {_TEST_SEED}")
+    return balanced(shuffled(source, _TEST_SEED), limit), pool
+
+
+def shuffled(examples: list[Example], seed: int) -> list[Example]:
+    """The examples in an order that depends on the seed only."""
+    return [examples[index] for index in np.random.RandomState(seed).permutation(len(examples))]
+
+
+def balanced(examples: list[Example], size: int) -> list[Example]:
+    """The first `size` examples, taken in turn from each label; all of them where there are no more."""
+    if len(examples) <= size:
+        return examples
+    turn: Counter[int] = Counter()
+    order = []
+    for position, example in enumerate(examples):
+        order.append((turn[example.gold], position))
+        turn[example.gold] += 1
+    chosen = sorted(position for _, position in sorted(order)[:size])
+    return [examples[position] for position in chosen]
+
+
+def check_labels(name: str, examples: list[Example], spec: TaskSpec) -> None:
+    """Refuse a set that holds one label only: its accuracy would say nothing."""
+    present = {example.gold for example in examples}
+    if len(present) < 2:
+        what = f"only the label {spec.labels[present.pop()]!r}" if present else "no examples"
+        raise InputError(
+            f"the {name} set holds {what} ({len(examples)} examples); expected at least two labels, "
+            "or its accuracy would mean nothing: check the file's order and its label column"
+        )
+
+
+def _per_label(pool: list[Example], spec: TaskSpec, first: int, last: int, name: str) -> list[Example]:
+    by_label: dict[int, list[Example]] = defaultdict(list)
+    for example in pool:
+        by_label[example.gold].append(example)
+    chosen = []
+    for gold, label in enumerate(spec.labels):
+        if len(by_label[gold]) < last:
+            raise InputError(
+                f"label {label!r} has {len(by_label[gold])} examples in train; "
+                f"{name} needs number {first + 1} to {last} of them: use fewer shots"
+            )
+        chosen += by_label[gold][first:last]
+    return chosen

@@ -1,0 +1,116 @@
+"""A task ready to run: its examples drawn, encoded for one tokenizer, and dealt out in batches."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noback.embedded import DATA
+from noback.errors import InputError
+from noback.tasks.data import Example, read_data
+from noback.tasks.encoding import Batch, Encoded, Encoder
+from noback.tasks.label_words import label_word_ids
+from noback.tasks.sampling import check_labels, draw, draw_test
+from noback.tasks.spec import TaskSpec, load_spec
+
+
+class Task:
+    """Examples encoded once; `batch(step)` is a pure function of the seed and the step."""
+
+    def __init__(self, spec: TaskSpec, tokenizer: Any, model_limit: int | None = None) -> None:
+        self.spec = spec
+        self.word_ids = label_word_ids(spec.words, tokenizer)
+        self.notes: tuple[str, ...] = ()
+        self._encoder = Encoder(spec, tokenizer, model_limit)
+        self._sets: dict[str, list[Encoded]] = {}
+        self._examples: dict[str, list[Example]] = {}
+
+    def draw(self, data: str | None, shots: int | None, seed: int, limit: int) -> None:
+        """Draw train, validation and test from the data by the protocol, and encode them."""
+        drawn = draw(read_data(_source(data, self.spec), self.spec), self.spec, shots, seed, limit)
+        self.notes = drawn.notes
+        for name, examples in drawn.splits.items():
+            self.add(name, examples)
+
+    def add(self, name: str, examples: list[Example]) -> None:
+        """Encode a set under a name."""
+        self._examples[name], self._sets[name] = examples, self._encoder.encode(examples)
+        shortened = sum(example.shortened for example in self._sets[name])
+        if shortened:
+            self.notes += (f"{name}: {shortened} of {len(examples)} prompts were shortened to fit",)
+
+    def size(self, name: str) -> int:
+        """How many examples a set has."""
+        return len(self._sets[name])
+
+    def batch(self, step: int, size: int, seed: int) -> Batch:
+        """The training batch of a step: a walk through a new order of the examples each epoch."""
+        train = self._sets["train"]
+        size = min(size, len(train))
+        chosen = []
+        for position in range(step * size, (step + 1) * size):
+            epoch, index = divmod(position, len(train))
+            chosen.append(train[_order(seed, epoch, len(train))[index]])
+        return self._encoder.batch(chosen)
+
+    def batches(self, name: str, size: int) -> Iterator[Batch]:
+        """A whole set in batches of examples of like length, which need little padding."""
+        encoded = sorted(self._sets[name], key=lambda example: len(example.ids))
+        for begin in range(0, len(encoded), size):
+            yield self._encoder.batch(encoded[begin : begin + size])
+
+    def prompts(self, texts: Sequence[tuple[str, ...]]) -> Batch:
+        """Unlabelled texts as one batch."""
+        return self._encoder.batch(self._encoder.encode([Example(sentences, 0) for sentences in texts]))
+
+
+def spec_for(task: str, columns: str | None) -> TaskSpec:
+    """The task's specification, its columns renamed where `columns` says so (sentences first, the label last)."""
+    spec = load_spec(task)
+    if columns is None:
+        return spec
+    names = tuple(name.strip() for name in columns.split(","))
+    if len(names) != len(spec.sentences) + 1:
+        raise InputError(
+            f"columns {columns!r} names {len(names)} columns; task {spec.name!r} needs "
+            f"{len(spec.sentences)} for its sentences and one for the label"
+        )
+    return replace(spec, sentences=names[:-1], label=names[-1])
+
+
+def read_split(spec: TaskSpec, data: str | None, split: str, limit: int | None) -> tuple[list[Example], list[str]]:
+    """One split of some data for evaluation, by the same rules as in training, and what was done to get it."""
+    notes: list[str] = []
+    found = read_data(_source(data, spec), spec)
+    if split == "test":
+        examples, _ = draw_test(found, limit or sum(map(len, found.values())), notes)
+    elif split in found:
+        examples = found[split]
+    else:
+        raise InputError(f"the data has no split {split!r}; it has {', '.join(found)}")
+    check_labels(split, examples, spec)
+    return examples, notes
+
+
+def _source(data: str | None, spec: TaskSpec) -> str:
+    if data is not None:
+        return data
+    if spec.name in DATA:
+        return str(DATA[spec.name])
+    raise InputError(
+        f"task {spec.name!r} needs data: --data FILE or FOLDER with the columns "
+        f"{', '.join((*spec.sentences, spec.label))}, or --data hf:NAME"
+    )
+
+
+@lru_cache(maxsize=4)
+def _order(seed: int, epoch: int, size: int) -> NDArray[np.int64]:
+    """An order of `size` examples; the legacy generator's streams are frozen, so it holds for ever."""
+    digest = hashlib.blake2s(f"batch order {seed} {epoch}".encode(), digest_size=4).digest()
+    return np.random.RandomState(int.from_bytes(digest, "little")).permutation(size)

@@ -1,0 +1,106 @@
+"""What can be done with a run's folder: rebuild its weights at any step, evaluate, predict and export them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from noback.config import config_of
+from noback.engines import STILL
+from noback.errors import InputError, NobackError
+from noback.folder import RunFolder
+from noback.journal import Contents, read_journal
+from noback.run import Run, Score, Watcher, recorded_config
+from noback.tasks import read_split, spec_for
+
+
+def open_run(
+    path: str | os.PathLike[str], *, model: str | None = None, watcher: Watcher | None = None
+) -> tuple[Run, Contents]:
+    """A run's base model and journal, checked against each other; `model` says where the base is now."""
+    folder = RunFolder(path)
+    if folder.path.is_file():  # a journal by itself
+        folder.journal = folder.path
+        folder.snapshots = folder.path.with_name(folder.path.name + ".snapshots")
+        contents = read_journal(folder.journal)
+        config = config_of(contents.header["config"])
+    else:
+        config = recorded_config(folder)
+        if not folder.journal.is_file():
+            raise InputError(
+                f"run {str(folder.path)!r} has no journal yet; start it with `noback resume {folder.path}`"
+            )
+        contents = read_journal(folder.journal)
+    run = Run(dataclasses.replace(config, model=model or config.model), folder, watcher)
+    run.check_base(contents)
+    return run, contents
+
+
+def step_at(contents: Contents, at: str) -> int:
+    """The step that `best`, `final`, `base` or a number names."""
+    last = len(contents.steps)
+    best = contents.best()
+    named = {"base": 0, "final": last, "best": best.step if best else last}
+    if at in named:
+        return named[at]
+    if not at.isdecimal() or int(at) > last:
+        raise InputError(f"step {at!r} is not in this run; expected best, final, base or a number from 0 to {last}")
+    return int(at)
+
+
+def tuned_run(
+    path: str | os.PathLike[str],
+    at: str = "best",
+    *,
+    model: str | None = None,
+    snapshots: bool = True,
+    watcher: Watcher | None = None,
+) -> tuple[Run, int]:
+    """A run with its weights brought to a step, and that step; without `snapshots`, from base and journal alone."""
+    run, contents = open_run(path, model=model, watcher=watcher)
+    step = step_at(contents, at)
+    run.go_to(step, contents, snapshots=snapshots)
+    return run, step
+
+
+def evaluate(
+    run: Run, data: str | None = None, split: str = "test", columns: str | None = None
+) -> tuple[Score, list[str]]:
+    """Answer a split of some data (none: the run's own) with the run's weights as they stand."""
+    config = run.config
+    own = data is None and columns is None
+    if own:
+        run.draw_data()
+        if split not in ("train", "validation", "test"):
+            raise InputError(f"unknown split {split!r}; expected train, validation or test")
+        return run.score(split), list(run.task.notes)
+    spec = spec_for(config.task, columns or config.columns)
+    examples, notes = read_split(spec, data or config.data, split, config.test_limit)
+    run.task.add("asked", examples)
+    return run.score("asked"), notes
+
+
+def predict(run: Run, texts: Sequence[tuple[str, ...]]) -> list[dict[str, float]]:
+    """Each text's labels with their probabilities."""
+    logits = run.engine.score(run.task.prompts(texts), [STILL])[0]
+    return [dict(zip(run.task.spec.labels, row.tolist(), strict=True)) for row in torch.softmax(logits.double(), dim=1)]
+
+
+def check_target(target: Path) -> None:
+    """Refuse to write into a folder that holds something."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InputError(f"{str(target)!r} exists and is not empty; choose another folder")
+
+
+def export(run: Run, target: Path) -> None:
+    """Write the model and its tokenizer as an ordinary Hugging Face folder."""
+    check_target(target)
+    try:
+        run.model.save_pretrained(target)
+        run.tokenizer.save_pretrained(target)
+    except OSError as error:
+        raise NobackError(f"cannot write to {str(target)!r}: {error.strerror or error}") from None

@@ -1,0 +1,59 @@
+"""The values that flow through the house: terms, moves and estimates."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One direction, named by its 64-bit seed, and how far to go along it."""
+
+    seed: int
+    coefficient: float
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A displacement of the weights: decay them, then add each term in its order.
+
+    `decay` is the factor that multiplies the decayed weights before any term is added (1.0: none).
+    """
+
+    terms: tuple[Term, ...]
+    decay: float = 1.0
+
+    @property
+    def rounding_seed(self) -> int:
+        """The seed of the bits that round this move's sum in bfloat16: that of its first term."""
+        return self.terms[0].seed if self.terms else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a step learned: its loss, and the slope along each of its directions."""
+
+    loss: float
+    seeds: tuple[int, ...]
+    slopes: tuple[float, ...]
+
+
+def direction_seeds(run_seed: int, step: int, directions: int) -> tuple[int, ...]:
+    """The seeds of a step's directions: a pure function of the run's seed and the step."""
+    return tuple(
+        int.from_bytes(
+            hashlib.blake2s(struct.pack("<QQQ", run_seed, step, index), digest_size=8).digest(),
+            "little",
+        )
+        for index in range(directions)
+    )
+
+
+def to_float32(value: float) -> float:
+    """The float32 nearest to `value`: the precision in which the journal keeps a number."""
+    try:
+        return float(struct.unpack("<f", struct.pack("<f", value))[0])
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")

@@ -1,0 +1,120 @@
+"""The tuned tensors by name: perturbed beside themselves, moved in place, and summed up in a digest."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from noback import directions
+from noback.directions import FAMILIES, Place
+from noback.errors import InputError
+from noback.options import one_of
+from noback.values import Move
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class Weights:
+    """The tuned tensors of a model; only `advance` and `load` write them."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], noise: str = "normal") -> None:
+        one_of("noise", noise, FAMILIES)
+        if not tensors:
+            raise InputError("the model has no tensor to tune")
+        self.tensors = {name: tensors[name].detach() for name in sorted(tensors)}
+        self.family = FAMILIES[noise]
+        self._ids = _tensor_ids(self.tensors)
+        for name, tensor in self.tensors.items():
+            _check(name, tensor)
+
+    def perturbed(self, name: str, points: Sequence[Move], rows: Tensor | None = None) -> Tensor:
+        """The tensor (or its chosen rows, ascending) at each point, beside the tensor: [points, *shape]."""
+        tensor = self.tensors[name]
+        count = len(tensor) if rows is None else len(rows)
+        out = torch.empty((len(points), count, *tensor.shape[1:]), dtype=tensor.dtype)
+        directions.perturb(
+            tensor_array(out.view(len(points), count, -1)),
+            *self._placed(name),
+            self.family,
+            points,
+            rows=None if rows is None else rows.numpy(),
+            threads=torch.get_num_threads(),
+        )
+        return out
+
+    def advance(self, moves: Sequence[Move]) -> None:
+        """Apply the moves in their order, in one pass over each tensor."""
+        undecayed = [Move(move.terms) for move in moves]
+        for name in self.tensors:
+            mine = moves if is_decayed(name) else undecayed
+            directions.advance(*self._placed(name), self.family, mine, threads=torch.get_num_threads())
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Overwrite the tensors with others of the same names, shapes and dtypes."""
+        for name, tensor in self.tensors.items():
+            tensor.copy_(tensors[name])
+
+    def digest(self) -> str:
+        """BLAKE2b over every tuned tensor's name, dtype, shape and bytes."""
+        return digest(self.tensors)
+
+    def _placed(self, name: str) -> tuple[NDArray[Any], Place]:
+        tensor = self.tensors[name]
+        matrix = tensor.view(len(tensor), -1)
+        return tensor_array(matrix), Place(self._ids[name], matrix.shape[1])
+
+
+def is_decayed(name: str) -> bool:
+    """Whether weight decay applies to the tensor: not to biases and norms."""
+    lower = name.lower()
+    return not any(part in lower for part in ("bias", "norm"))
+
+
+def tensor_id(name: str) -> int:
+    """A tensor's place in the noise: the first 32 bits of BLAKE2s of its name."""
+    return int.from_bytes(hashlib.blake2s(name.encode()).digest()[:4], "little")
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """BLAKE2b (128 bits) over the tensors in the order of their names."""
+    total = hashlib.blake2b(digest_size=16)
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().contiguous()
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        total.update(tensor_array(tensor.view(-1)).data)
+    return total.hexdigest()
+
+
+def _tensor_ids(names: Mapping[str, Any], identify: Callable[[str], int] = tensor_id) -> dict[str, int]:
+    ids: dict[int, str] = {}
+    for name in names:
+        other = ids.setdefault(identify(name), name)
+        if other != name:
+            raise InputError(f"tensors {other!r} and {name!r} have the same noise id; rename one of them")
+    return {name: number for number, name in ids.items()}
+
+
+def _check(name: str, tensor: Tensor) -> None:
+    if tensor.dtype not in DTYPES.values():
+        raise InputError(f"tensor {name!r} is {tensor.dtype}; tuned tensors are float32 or bfloat16: convert the model")
+    if tensor.device.type != "cpu":
+        raise InputError(
+            f"tensor {name!r} is on {tensor.device}; this version of noback runs on the CPU: move the model"
+        )
+    if not tensor.is_contiguous() or tensor.dim() == 0 or tensor.numel() == 0:
+        raise InputError(
+            f"tensor {name!r} of shape {tuple(tensor.shape)} cannot be tuned: it is empty or not contiguous"
+        )
+
+
+def tensor_array(tensor: Tensor) -> NDArray[Any]:
+    """The tensor's memory as NumPy sees it; bfloat16 as its bits."""
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(np.uint16)
+    return tensor.numpy()
