@@ -71,7 +71,7 @@ class Journal:
         body = _MAGIC + struct.pack("<I", len(text)) + text
         crc = zlib.crc32(body)
         temporary = path.with_name(path.name + ".new")
-        with _saying(path), open(temporary, "wb") as file:
+        with _Saying(path), open(temporary, "wb") as file:
             file.write(body + struct.pack("<I", crc))
             file.flush()
             os.fsync(file.fileno())
@@ -82,7 +82,7 @@ class Journal:
     def reopen(cls, path: Path) -> tuple[Journal, Contents]:
         """A journal to go on with; a torn last record is dropped."""
         contents = read_journal(path)
-        with _saying(path):
+        with _Saying(path):
             file = open(path, "r+b", buffering=0)  # noqa: SIM115 (kept open for the run)
             file.truncate(contents.sound_bytes)
             file.seek(contents.sound_bytes)
@@ -97,7 +97,7 @@ class Journal:
             padding = (0.0,) * (self._directions - 1)
             fields = (_EVALUATION, record.step, record.score, record.loss, *padding)
         packed = struct.pack(_format(self._directions), *fields)
-        with _saying(self._path):
+        with _Saying(self._path):
             data = packed + struct.pack("<I", zlib.crc32(packed, self._crc))
             written = self._file.write(data)
             if written != len(data):  # a full disk can take a part; the torn record is dropped on resume
@@ -162,7 +162,7 @@ def _header(data: bytes, path: Path) -> tuple[dict[str, Any], int, int]:
     return json.loads(body[start:]), crc, start + length + 4
 
 
-class _saying:
+class _Saying:
     """Turns a disk's refusal into a sentence."""
 
     def __init__(self, path: Path) -> None:

@@ -9,12 +9,12 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
-import noback
 from noback.config import RunConfig, config_of, read_config
 from noback.engines import STILL, Engine, Local, model_limit, open_model
 from noback.errors import DamagedError, InputError, NobackError
@@ -61,10 +61,17 @@ class Result:
 class Watcher(Protocol):
     """Is told what happens in a run; the display is one."""
 
-    def note(self, text: str) -> None: ...
-    def progress(self, what: str, done: int, total: int) -> None: ...
-    def stepped(self, step: int, steps: int, estimate: Estimate) -> None: ...
-    def evaluated(self, step: int, score: Score) -> None: ...
+    def note(self, text: str) -> None:
+        """A sentence about the run."""
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Work other than training steps goes on."""
+
+    def stepped(self, step: int, steps: int, estimate: Estimate) -> None:
+        """A step was taken."""
+
+    def evaluated(self, step: int, score: Score) -> None:
+        """The validation set was looked at after `step` steps."""
 
 
 class Silent:
@@ -148,7 +155,7 @@ class Run:
         return self.config.rule.move(record.step, self.config.steps, Estimate(record.loss, seeds, record.slopes))
 
     def go_to(self, step: int, contents: Contents, *, snapshots: bool = True) -> None:
-        """Bring the weights to where they were after `step` steps: the newest snapshot or the base, then the journal."""
+        """Bring the weights to where `step` steps took them: the newest snapshot or the base, then the journal."""
         found = newest_snapshot(self.folder.snapshots, step) if snapshots else None
         done, tensors = found or (0, None)
         if tensors is None and self.weights.digest() != self.base:
@@ -330,16 +337,8 @@ def recorded_config(folder: RunFolder) -> RunConfig:
 
 def versions() -> dict[str, str]:
     """The versions that a journal names."""
-    import numpy
-    import transformers
-
-    return {
-        "noback": noback.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "numpy": numpy.__version__,
-    }
+    names = ("noback", "numpy", "torch", "transformers")
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in names}}
 
 
 def _with_whole_paths(config: RunConfig) -> RunConfig:

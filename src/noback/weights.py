@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,15 +27,30 @@ class Weights:
         one_of("noise", noise, FAMILIES)
         if not tensors:
             raise InputError("the model has no tensor to tune")
-        self.tensors = {name: tensors[name].detach() for name in sorted(tensors)}
+        # The model's own tensor objects: a model that is cast or moved takes its storage along.
+        self._tensors = {name: tensors[name] for name in sorted(tensors)}
         self.family = FAMILIES[noise]
-        self._ids = _tensor_ids(self.tensors)
+        self._ids = _tensor_ids(self._tensors)
         for name, tensor in self.tensors.items():
             _check(name, tensor)
 
+    @property
+    def names(self) -> Collection[str]:
+        """The names of the tuned tensors."""
+        return self._tensors.keys()
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The tuned tensors by name, sharing their memory with the model."""
+        return {name: tensor.detach() for name, tensor in self._tensors.items()}
+
     def perturbed(self, name: str, points: Sequence[Move], rows: Tensor | None = None) -> Tensor:
         """The tensor (or its chosen rows, ascending) at each point, beside the tensor: [points, *shape]."""
-        tensor = self.tensors[name]
+        with torch._C.DisableTorchFunction():  # no function mode sees the tensor as it stands
+            return self._perturbed(name, points, rows)
+
+    def _perturbed(self, name: str, points: Sequence[Move], rows: Tensor | None) -> Tensor:
+        tensor = self._tensors[name].detach()
         count = len(tensor) if rows is None else len(rows)
         out = torch.empty((len(points), count, *tensor.shape[1:]), dtype=tensor.dtype)
         directions.perturb(
@@ -51,7 +66,7 @@ class Weights:
     def advance(self, moves: Sequence[Move]) -> None:
         """Apply the moves in their order, in one pass over each tensor."""
         undecayed = [Move(move.terms) for move in moves]
-        for name in self.tensors:
+        for name in self._tensors:
             mine = moves if is_decayed(name) else undecayed
             directions.advance(*self._placed(name), self.family, mine, threads=torch.get_num_threads())
 
@@ -65,7 +80,7 @@ class Weights:
         return digest(self.tensors)
 
     def _placed(self, name: str) -> tuple[NDArray[Any], Place]:
-        tensor = self.tensors[name]
+        tensor = self._tensors[name].detach()
         matrix = tensor.view(len(tensor), -1)
         return tensor_array(matrix), Place(self._ids[name], matrix.shape[1])
 

@@ -36,7 +36,7 @@ def stopping() -> Iterator[Any]:
     """Within, Ctrl-C and a polite kill ask the run to stop after the step in hand; a second Ctrl-C stops it at once."""
     asked = False
 
-    def ask(number: int, frame: types.FrameType | None) -> None:
+    def ask(_number: int, _frame: types.FrameType | None) -> None:
         nonlocal asked
         if asked:
             raise KeyboardInterrupt

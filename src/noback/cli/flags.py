@@ -78,7 +78,9 @@ def _value(text: str, hint: Any, path: str) -> Any:
         return kind(text)
     except ValueError:
         words = {int: "a whole number", float: "a number"}
-        raise InputError(f"{path.rsplit('.', maxsplit=1)[-1]} is {text!r}; expected {words.get(kind, 'a text')}") from None
+        raise InputError(
+            f"{path.rsplit('.', maxsplit=1)[-1]} is {text!r}; expected {words.get(kind, 'a text')}"
+        ) from None
 
 
 def _toml_value(text: str) -> Any:

@@ -61,8 +61,8 @@ def philox(seed: int, position: NDArray[np.uint64], tensor: int, stream: int) ->
     return (c0.astype(np.uint32), c1.astype(np.uint32), c2.astype(np.uint32), c3.astype(np.uint32))
 
 
-def element_bits(seed: int, place: Place, rows: NDArray[np.int64], columns: int, bits: int, stream: int) -> Words:
-    """The `bits` bits of each element at the tensor's `rows` and the place's next `columns` columns: [rows, columns]."""
+def element_bits(seed: int, place: Place, rows: NDArray[np.int64], columns: int, *, bits: int, stream: int) -> Words:
+    """The `bits` bits of each element at the tensor's `rows` and the place's `columns` columns: [rows, columns]."""
     band = 128 // bits
     column = np.arange(place.first_column, place.first_column + columns, dtype=np.uint64)
     position = (rows[:, None] // band).astype(np.uint64) * np.uint64(place.columns) + column[None, :]
@@ -103,7 +103,9 @@ def advance(weight: Array, place: Place, family: Family, moves: Sequence[Move]) 
             value *= np.float32(move.decay)
         value = _add_terms(value, place, family, move, rows)
         if weight.dtype != np.float32:
-            bits = element_bits(move.rounding_seed, place, rows, weight.shape[1], ROUNDING_BITS, ROUNDING_STREAM)
+            bits = element_bits(
+                move.rounding_seed, place, rows, weight.shape[1], bits=ROUNDING_BITS, stream=ROUNDING_STREAM
+            )
             value = _to_float32(round_stochastically(value, bits))
     weight[...] = value if weight.dtype == np.float32 else round_to_nearest(value)
 
@@ -125,7 +127,7 @@ def _add_terms(
     value: NDArray[np.float32], place: Place, family: Family, move: Move, rows: NDArray[np.int64]
 ) -> NDArray[np.float32]:
     for term in move.terms:
-        bits = element_bits(term.seed, place, rows, value.shape[1], family.bits, NOISE_STREAM)
+        bits = element_bits(term.seed, place, rows, value.shape[1], bits=family.bits, stream=NOISE_STREAM)
         value += fold(family, term.coefficient)[bits]
     return value
 
@@ -137,7 +139,8 @@ def _to_float32(weight: Array) -> NDArray[np.float32]:
 
 
 def _not_finite(bits: Words) -> NDArray[np.bool_]:
-    return (bits & np.uint32(0x7F800000)) == np.uint32(0x7F800000)
+    found: NDArray[np.bool_] = (bits & np.uint32(0x7F800000)) == np.uint32(0x7F800000)
+    return found
 
 
 def _truncated(bits: Words) -> Words:

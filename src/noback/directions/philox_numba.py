@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from numba import njit
@@ -67,15 +67,13 @@ def advance(weight: Array, place: Place, family: Family, moves: Sequence[Move], 
         term_seeds, starts, tables = _terms(family, part)
         decays = np.array([move.decay for move in part], dtype=np.float32)
         rounding = np.array([move.rounding_seed for move in part], dtype=np.uint64)
-        _share_out(
-            threads,
-            groups,
-            weight.size * len(part),
-            lambda first, last: _advance(
-                half, *both, groups[first : last + 1], np.int64(place.first_row), *_where(place), np.int64(family.bits),
-                term_seeds, starts, tables, decays, rounding,
-            ),
-        )  # fmt: skip
+        where = (np.int64(place.first_row), *_where(place), np.int64(family.bits))
+        sweep = partial(_advance_bands, half, both, groups, (*where, term_seeds, starts, tables, decays, rounding))
+        _share_out(threads, groups, weight.size * len(part), sweep)
+
+
+def _advance_bands(half, both, groups, rest, first, last):  # type: ignore[no-untyped-def]
+    _advance(half, *both, groups[first : last + 1], *rest)
 
 
 def _terms(family: Family, moves: Sequence[Move]) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.float32]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +15,9 @@ from noback.directions.philox import Array, Place
 from noback.values import Move
 
 try:
-    from noback.directions import philox_numba as _numba
+    _numba: ModuleType | None = importlib.import_module("noback.directions.philox_numba")
 except ImportError:  # the twin serves: slow, the same bits
-    _numba = None  # type: ignore[assignment]
+    _numba = None
 
 
 def perturb(

@@ -17,7 +17,8 @@ from noback.weights import Weights
 # Functions that read a tensor's shape or kind, not its values.
 _LOOKS = {
     "size", "dim", "ndimension", "numel", "nelement", "stride", "storage_offset", "element_size", "is_contiguous",
-    "is_floating_point", "is_complex", "get_device", "data_ptr", "__len__", "__hash__", "requires_grad_", "untyped_storage",
+    "is_floating_point", "is_complex", "get_device", "data_ptr", "__len__", "__hash__", "requires_grad_",
+    "untyped_storage",
 }  # fmt: skip
 # Properties that do give values.
 _VALUED = {"T", "mT", "H", "mH", "data", "real"}
@@ -27,7 +28,8 @@ class TensorNames:
     """Finds the name of a tuned tensor by the tensor object that the model holds."""
 
     def __init__(self, parameters: Iterable[tuple[str, Tensor]], weights: Weights) -> None:
-        self._names = {id(tensor): name for name, tensor in parameters if name in weights.tensors}
+        self._known = [(name, tensor) for name, tensor in parameters if name in weights.names]
+        self._names = {id(tensor): name for name, tensor in self._known}
 
     def __contains__(self, tensor: object) -> bool:
         return id(tensor) in self._names
@@ -66,19 +68,18 @@ class Displaced(TorchFunctionMode):
 
 
 class Watch(TorchFunctionMode):
-    """While active, notes the tuned tensors that functions use outside `inside()`."""
+    """While active, notes the tuned tensors that functions use as they stand."""
 
     def __init__(self, names: TensorNames) -> None:
         super().__init__()
         self._names = names
         self.seen: set[str] = set()
-        self.inside = 0
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not self.inside and not only_looks(func):
+        if not only_looks(func):
             for value in pytree.tree_leaves((args, kwargs)):
                 if isinstance(value, Tensor) and value in self._names:
                     self.seen.add(self._names[value])

@@ -45,7 +45,7 @@ def model_limit(model: Any) -> int | None:
 
 
 def keep_freed_memory() -> None:
-    """Ask glibc to keep freed blocks: handing a layer's activations back and faulting them in again costs a sixth of a step."""
+    """Ask glibc to keep freed blocks: to hand activations back and fault them in again costs a sixth of a step."""
     try:
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)

@@ -34,9 +34,10 @@ class Plain:
     def _logits(self, batch: Batch, point: Move) -> Tensor:
         model = copy.deepcopy(self._model)
         for name, tensor in model.named_parameters():
-            if name in self._weights.tensors:
+            if name in self._weights.names:
                 matrix = tensor_array(tensor.detach().view(len(tensor), -1))
                 place = Place(tensor_id(name), matrix.shape[1])
                 matrix[...] = philox.perturbed(matrix, place, self._weights.family, [point])[0]
         logits = model(**batch.inputs).logits
-        return logits[torch.arange(len(batch)), batch.mask_positions][:, self._word_ids].float()
+        words: Tensor = logits[torch.arange(len(batch)), batch.mask_positions][:, self._word_ids]
+        return words.float()

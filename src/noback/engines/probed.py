@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +22,7 @@ from noback.values import Move
 from noback.weights import Weights
 
 Forward = Callable[..., Any]
+M = TypeVar("M", bound=nn.Module)
 
 
 class Probes:
@@ -56,22 +58,10 @@ class Probes:
 
     def _forward_of(self, module: nn.Module) -> Forward:
         if is_plain(module, nn.Linear):
-            probed: Forward = lambda x: self._linear(module, x)  # noqa: E731
-        elif is_plain(module, nn.Embedding) and module.max_norm is None:
-            probed = lambda ids: self._embedding(module, ids)  # noqa: E731
-        else:
-            original = module.forward
-            probed = lambda *args, **kwargs: self._split(module, original, args, kwargs)  # noqa: E731
-        return lambda *args, **kwargs: self._unwatched(probed, args, kwargs)
-
-    def _unwatched(self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._watch is None:
-            return forward(*args, **kwargs)
-        self._watch.inside += 1
-        try:
-            return forward(*args, **kwargs)
-        finally:
-            self._watch.inside -= 1
+            return partial(self._linear, module)
+        if is_plain(module, nn.Embedding) and module.max_norm is None:
+            return partial(self._embedding, module)
+        return partial(self._split, module, module.forward)
 
     def _linear(self, module: nn.Linear, x: Tensor) -> Tensor:
         """A product a probe with its own weight; a frozen weight is one shared product."""
@@ -105,23 +95,25 @@ class Probes:
         flat = (places.reshape(probes, -1) + offset).reshape(places.shape)
         return F.embedding(flat, table.flatten(0, 1))
 
-    def _split(self, module: nn.Module, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _split(self, module: nn.Module, forward: Forward, *args: Any, **kwargs: Any) -> Any:
         """Any other module: its part of the batch for each probe with that probe's weights, then joined."""
-        outputs = []
-        for index, point in enumerate(self._points):
-            part_args, part_kwargs = pytree.tree_map(lambda value: self._part(value, index), (args, kwargs))  # noqa: B023
-            with Displaced(self._weights, self._names, point):
-                outputs.append(forward(*part_args, **part_kwargs))
         tensors = [value for value in pytree.tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
         if not any(self._is_split(value) for value in tensors):
             kind = type(module).__name__
             raise InputError(f"a {kind} takes no tensor whose first dimension is the batch; freeze its weights")
+        points, outputs = self._points, []
+        for index, point in enumerate(points):
+            part_args, part_kwargs = pytree.tree_map(partial(self._part, index), (args, kwargs))
+            self._points = [point]  # for a unit inside this one
+            with Displaced(self._weights, self._names, point):
+                outputs.append(forward(*part_args, **part_kwargs))
+            self._points = points
         return pytree.tree_map(lambda *parts: torch.cat(parts) if isinstance(parts[0], Tensor) else parts[0], *outputs)
 
     def _moves(self, tensor: Tensor) -> bool:
         return self._moving and tensor in self._names
 
-    def _part(self, value: Any, index: int) -> Any:
+    def _part(self, index: int, value: Any) -> Any:
         return value.chunk(len(self._points))[index] if self._is_split(value) else value
 
     def _is_split(self, value: Any) -> bool:
@@ -167,7 +159,7 @@ def replaced_forward(module: nn.Module, forward: Forward) -> Iterator[None]:
             module.__dict__["forward"] = before
 
 
-def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
+def is_plain(module: nn.Module, kind: type[M]) -> TypeGuard[M]:
     """Whether a module is a `kind` that computes what the kind computes, and nothing of its own."""
     return isinstance(module, kind) and type(module).forward is kind.forward and "forward" not in module.__dict__
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def constant(step: int, steps: int) -> float:
+def constant(_step: int, _steps: int) -> float:
     """Always the same."""
     return 1.0
 

@@ -173,8 +173,8 @@ def _hub_splits(source: str, spec: TaskSpec) -> dict[str, list[tuple[int, Mappin
 
 def _named_labels(table: Any, spec: TaskSpec) -> Iterator[Mapping[str, Any]]:
     """The rows; labels by their names where the task knows the names and not the numbers."""
-    names = getattr(table.features.get(spec.label), "names", None)
-    named = names is not None and set(names) <= set(spec.labels)
+    names: list[str] = getattr(table.features.get(spec.label), "names", None) or []
+    named = bool(names) and set(names) <= set(spec.labels)
     for row in table:
         number = row.get(spec.label)
         yield {**row, spec.label: names[number]} if named and number is not None and number >= 0 else row

@@ -97,5 +97,5 @@ def spec_of(table: Mapping[str, Any], source: str) -> TaskSpec:
     for key in ("name", "template", "words", "sentences"):
         if key not in table:
             raise InputError(f"task file {source!r} lacks the entry {key!r}")
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
     return TaskSpec(**values, source=source)

@@ -1,0 +1,121 @@
+"""Small models and data that every test can build in a moment."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from noback.embedded import MODELS
+from noback.tasks import Task
+from noback.tasks.data import Example
+from noback.tasks.spec import spec_of
+from noback.weights import Weights
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+POSITIVE = [
+    "a warm and funny film",
+    "well played, clever and moving",
+    "charming from start to end",
+    "a rich, lively story",
+]
+NEGATIVE = [
+    "dull and far too long",
+    "flat jokes and a thin plot",
+    "slow, weak and forgettable",
+    "it drags and never works",
+]
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    return transformers.AutoTokenizer.from_pretrained(MODELS["mini"])
+
+
+def tiny_model(kind: str, *, tied: bool = True, vocab: int = 16384, dtype: torch.dtype = torch.float32):
+    """A random masked LM of an architecture, a few thousand weights apart from its embedding."""
+    T = transformers
+    shared = {"vocab_size": vocab, "pad_token_id": 1, "tie_word_embeddings": tied}
+    configs = {
+        "bert": lambda: T.BertConfig(**SIZES, **shared, max_position_embeddings=64),
+        "roberta": lambda: T.RobertaConfig(**SIZES, **shared, max_position_embeddings=66, type_vocab_size=1),
+        "distilbert": lambda: T.DistilBertConfig(
+            dim=16, n_layers=2, n_heads=2, hidden_dim=24, max_position_embeddings=64, **shared
+        ),
+        "electra": lambda: T.ElectraConfig(**SIZES, **shared, embedding_size=12, max_position_embeddings=64),
+        "modernbert": lambda: T.ModernBertConfig(
+            **SIZES, **shared, max_position_embeddings=64, local_attention=8, global_attn_every_n_layers=2,
+            bos_token_id=0, cls_token_id=0, eos_token_id=2, sep_token_id=2,
+        ),
+    }  # fmt: skip
+    torch.manual_seed(7)
+    config = configs[kind]()
+    config._attn_implementation = "eager"
+    return transformers.AutoModelForMaskedLM.from_config(config, dtype=dtype).eval()
+
+
+@pytest.fixture(scope="session")
+def reviews_spec():
+    return spec_of(
+        {
+            "name": "small",
+            "template": "*cls**sent_0*_It_was*mask*.*sep+*",
+            "words": {"0": "terrible", "1": "great"},
+            "sentences": ["sentence"],
+        },
+        "small.toml",
+    )
+
+
+@pytest.fixture
+def small_task(reviews_spec, tokenizer):
+    task = Task(reviews_spec, tokenizer)
+    examples = [Example((text,), gold) for gold, texts in ((1, POSITIVE), (0, NEGATIVE)) for text in texts]
+    for name in ("train", "validation", "test"):
+        task.add(name, examples)
+    return task
+
+
+def weights_of(model, noise: str = "normal") -> Weights:
+    return Weights(dict(model.named_parameters()), noise)
+
+
+def write_rows(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def data_folder(tmp_path):
+    """A folder with train, validation and test of eight sentences each."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    rows = [{"sentence": text, "label": 1} for text in POSITIVE] + [{"sentence": text, "label": 0} for text in NEGATIVE]
+    for split in ("train", "validation", "test"):
+        write_rows(folder / f"{split}.jsonl", rows)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory, tokenizer):
+    """A tiny RoBERTa with the embedded tokenizer as a Hugging Face folder."""
+    folder = tmp_path_factory.mktemp("tiny") / "model"
+    tiny_model("roberta").save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def noback(capsys):
+    """Runs a command in this process: (exit code, stdout, stderr)."""
+    from noback.cli.main import main
+
+    def call(*arguments: object):
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
