@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,10 @@ from noback.tasks import Task
 from noback.tasks.data import Example
 from noback.tasks.spec import spec_of
 from noback.weights import Weights
+
+# Tests run side by side, one to a core; a second thread in each would only wait for the other's.
+torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 POSITIVE = [

@@ -8,6 +8,7 @@ score as value and the validation loss in place of the first slope, so that the 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import struct
@@ -47,6 +48,7 @@ class Contents:
     """What a journal holds, and how many of its bytes are sound."""
 
     header: dict[str, Any]
+    header_crc: int
     steps: list[StepRecord]
     evaluations: list[Evaluation]
     sound_bytes: int
@@ -59,10 +61,10 @@ class Contents:
 
 
 class Journal:
-    """A journal open for writing; a record is on the disk when `append` returns."""
+    """A journal to write to; a record is on the disk when `append` returns."""
 
-    def __init__(self, path: Path, file: Any, header_crc: int, directions: int) -> None:
-        self._path, self._file, self._crc, self._directions = path, file, header_crc, directions
+    def __init__(self, path: Path, header_crc: int, directions: int) -> None:
+        self._path, self._crc, self._directions = path, header_crc, directions
 
     @classmethod
     def create(cls, path: Path, header: Mapping[str, Any]) -> Journal:
@@ -76,18 +78,15 @@ class Journal:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        return cls(path, open(path, "ab", buffering=0), crc, int(header["directions"]))
+        return cls(path, crc, int(header["directions"]))
 
     @classmethod
     def reopen(cls, path: Path) -> tuple[Journal, Contents]:
         """A journal to go on with; a torn last record is dropped."""
         contents = read_journal(path)
         with _Saying(path):
-            file = open(path, "r+b", buffering=0)  # noqa: SIM115 (kept open for the run)
-            file.truncate(contents.sound_bytes)
-            file.seek(contents.sound_bytes)
-        crc = _header(path.read_bytes(), path)[1]
-        return cls(path, file, crc, int(contents.header["directions"])), contents
+            os.truncate(path, contents.sound_bytes)
+        return cls(path, contents.header_crc, int(contents.header["directions"])), contents
 
     def append(self, record: StepRecord | Evaluation) -> None:
         """Write a record and wait until the disk has it."""
@@ -97,16 +96,11 @@ class Journal:
             padding = (0.0,) * (self._directions - 1)
             fields = (_EVALUATION, record.step, record.score, record.loss, *padding)
         packed = struct.pack(_format(self._directions), *fields)
-        with _Saying(self._path):
-            data = packed + struct.pack("<I", zlib.crc32(packed, self._crc))
-            written = self._file.write(data)
-            if written != len(data):  # a full disk can take a part; the torn record is dropped on resume
-                raise OSError(28, "No space left on device")
-            os.fdatasync(self._file.fileno())
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        data = packed + struct.pack("<I", zlib.crc32(packed, self._crc))
+        with _Saying(self._path), open(self._path, "ab", buffering=0) as file:
+            if file.write(data) != len(data):  # a full disk can take a part; resume drops the torn record
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fdatasync(file.fileno())
 
 
 def read_journal(path: Path) -> Contents:
@@ -137,7 +131,7 @@ def read_journal(path: Path) -> Contents:
             steps.append(StepRecord(step, value, tuple(rest)))
         else:
             evaluations.append(Evaluation(step, value, rest[0]))
-    return Contents(header, steps, evaluations, begin + whole * size, size, torn)
+    return Contents(header, crc, steps, evaluations, begin + whole * size, size, torn)
 
 
 def rounded(score: float, loss: float, step: int) -> Evaluation:

@@ -233,7 +233,6 @@ def _loop(run: Run, stop: Callable[[], bool]) -> Result:
         if step == config.steps:
             break
         if stop():
-            journal.close()
             raise Interrupted(f"stopped after step {step}; nothing is lost: noback resume {folder.path}")
         estimate = run.estimate(step)
         _check_finite(estimate, step, folder)
@@ -243,7 +242,6 @@ def _loop(run: Run, stop: Callable[[], bool]) -> Result:
         run.weights.advance([run.move(record)])
         step += 1
         watcher.stepped(step, config.steps, estimate)
-    journal.close()
     return _result(run, contents, zero_shot, earlier + time.monotonic() - began)
 
 
@@ -251,7 +249,7 @@ def _journal(run: Run) -> tuple[Journal, Contents]:
     """The run's journal open for writing, and what it already holds."""
     path = run.folder.journal
     if not path.is_file():
-        Journal.create(path, run.header()).close()
+        Journal.create(path, run.header())
     journal, contents = Journal.reopen(path)
     run.check_base(contents)
     return journal, contents

@@ -21,8 +21,51 @@ def test_probes_in_one_forward_equal_whole_perturbed_copies(kind, tied, small_ta
     model = tiny_model(kind, tied=tied)
     weights = weights_of(model)
     batch = batch_of(small_task)
-    fast = Local(model, weights, small_task.word_ids).score(batch, POINTS)
+    engine = Local(model, weights, small_task.word_ids)
+    fast = engine.score(batch, POINTS)
+    assert not engine.used_outside  # the probed modules did it
     slow = Plain(model, weights, small_task.word_ids).score(batch, POINTS)
     assert (slow[0] - slow[1]).abs().max() > 1e-3  # the points are apart, so agreement means something
     for ours, twins in zip(fast, slow, strict=True):
         torch.testing.assert_close(ours, twins, atol=1e-5, rtol=1e-5)
+
+
+def test_a_model_that_uses_a_tuned_weight_outside_its_module_is_scored_point_by_point(small_task):
+    """Probed modules would miss such a use and give a wrong slope; the first forward shows it."""
+    model = tiny_model("roberta")
+    encoder, embedding = model.roberta.encoder, model.roberta.embeddings.word_embeddings
+    original = encoder.forward
+    encoder.forward = lambda hidden, *args, **kwargs: original(hidden + embedding.weight[5], *args, **kwargs)
+    weights, batch = weights_of(model), batch_of(small_task)
+    engine = Local(model, weights, small_task.word_ids)
+    scores = engine.score(batch, POINTS)
+    assert engine.used_outside == {"roberta.embeddings.word_embeddings.weight"}
+    for point, ours in zip(POINTS, scores, strict=True):
+        moved = tiny_model("roberta")
+        weights_of(moved).advance([point])
+        encoder, original = moved.roberta.encoder, moved.roberta.encoder.forward
+        row = moved.roberta.embeddings.word_embeddings.weight[5]
+        encoder.forward = lambda hidden, *args, forward=original, row=row, **kwargs: forward(
+            hidden + row, *args, **kwargs
+        )
+        (theirs,) = Local(moved, weights_of(moved), small_task.word_ids).score(batch, [STILL])
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+def test_frozen_weights_are_one_shared_product(small_task):
+    from noback.weights import Weights
+
+    model = tiny_model("bert")
+    biases = Weights({name: tensor for name, tensor in model.named_parameters() if name.endswith("bias")})
+    batch = batch_of(small_task)
+    fast = Local(model, biases, small_task.word_ids).score(batch, POINTS)
+    for ours, twins in zip(fast, Plain(model, biases, small_task.word_ids).score(batch, POINTS), strict=True):
+        torch.testing.assert_close(ours, twins, atol=1e-5, rtol=1e-5)
+
+
+def test_bfloat16_scores_are_near_the_slow_twins(small_task):
+    model = tiny_model("roberta", dtype=torch.bfloat16)
+    weights, batch = weights_of(model), batch_of(small_task)
+    fast = Local(model, weights, small_task.word_ids).score(batch, POINTS)
+    for ours, twins in zip(fast, Plain(model, weights, small_task.word_ids).score(batch, POINTS), strict=True):
+        torch.testing.assert_close(ours, twins, atol=2e-2, rtol=2e-2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -43,6 +44,11 @@ class Local:
         """The tuned tensors."""
         return self._weights
 
+    @property
+    def used_outside(self) -> set[str]:
+        """Tuned tensors that the model uses outside the modules that own them: it is then scored point by point."""
+        return self._probes.used_outside
+
     @torch.inference_mode()
     def score(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
         """The label logits of the batch at each point: float32 [examples, labels] each."""
@@ -53,20 +59,21 @@ class Local:
         return scores
 
     def _pass(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
-        if self._probes.used_outside:
+        if self.used_outside:
             return [self._displaced(batch, point) for point in points]
         probes = len(points)
         inputs = {name: tensor.repeat(probes, 1) for name, tensor in batch.inputs.items()}
         positions = batch.mask_positions.repeat(probes)
         with self._probes.at(points, len(batch)), self._readout.reading(positions):
             logits = self._readout.label_logits(self._model(**inputs).logits)
-        if self._probes.used_outside:  # the first forward showed it: that forward does not count
+        if self.used_outside:  # the first forward showed it: that forward does not count
             return self._pass(batch, points)
         return list(logits.chunk(probes))
 
     def _displaced(self, batch: Batch, point: Move) -> Tensor:
         """One point at a time: for a model that uses a tuned tensor outside the module that owns it."""
-        with Displaced(self._weights, self._names, point), self._readout.reading(batch.mask_positions):
+        displaced = Displaced(self._weights, self._names, point) if point.terms else nullcontext()
+        with displaced, self._readout.reading(batch.mask_positions):
             return self._readout.label_logits(self._model(**batch.inputs).logits)
 
 

@@ -1,0 +1,115 @@
+"""Law 1: noise depends only on (seed, tensor, row, column): the twin and numba agree, and any cut equals the whole."""
+
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from noback.directions import FAMILIES, Place, philox, philox_numba
+from noback.values import Move, Term
+
+MOVES = [
+    Move((Term(5, 1e-3), Term(2**63 + 9, -2e-3))),
+    Move((Term(7, 0.5),), decay=0.99),
+    Move((Term(5, -1e-3),)),
+]
+DTYPES = ["float32", "bfloat16"]
+
+
+def weight_of(shape, dtype, seed=0):
+    weight = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+    return weight if dtype == "float32" else philox.round_to_nearest(weight)
+
+
+@pytest.mark.parametrize(
+    ("key", "counter", "words"),
+    [  # the known answers published with Philox4x32-10
+        (0, (0, 0, 0), "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+        (2**64 - 1, (2**64 - 1, 2**32 - 1, 2**32 - 1), "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+        (0x299F31D0A4093822, (0x85A308D3243F6A88, 0x13198A2E, 0x03707344), "d16cfe09 94fdcceb 5001e420 24126ea1"),
+    ],
+)
+def test_philox_gives_the_published_answers(key, counter, words):
+    position, tensor, stream = counter
+    found = philox.philox(key, np.array([position], dtype=np.uint64), tensor, stream)
+    assert " ".join(f"{int(word[0]):08x}" for word in found) == words
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+@given(
+    rows=st.integers(1, 150),
+    columns=st.integers(1, 300),
+    first=st.tuples(st.integers(0, 40), st.integers(0, 40)),
+    threads=st.integers(1, 3),
+)
+@settings(max_examples=12, deadline=None)
+def test_numba_equals_the_twin_bit_for_bit(family, dtype, rows, columns, first, threads):
+    weight = weight_of((rows, columns), dtype)
+    place = Place(12345, columns + first[1] + 3, *first)
+    slow = philox.perturbed(weight, place, family, MOVES)
+    fast = philox_numba.perturbed(weight, place, family, MOVES, threads=threads)
+    assert slow.tobytes() == fast.tobytes()
+    philox.advance(twin := weight.copy(), place, family, MOVES)
+    philox_numba.advance(ours := weight.copy(), place, family, MOVES, threads=threads)
+    assert twin.tobytes() == ours.tobytes()
+
+
+@pytest.mark.parametrize("implementation", [philox, philox_numba], ids=["twin", "numba"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+@given(cut_row=st.integers(1, 69), cut_column=st.integers(1, 89))
+@settings(max_examples=10, deadline=None)
+def test_any_cut_equals_the_whole(implementation, family, dtype, cut_row, cut_column):
+    whole = weight_of((70, 90), dtype)
+    start = whole.copy()
+    implementation.advance(whole, Place(9, 90), family, MOVES)
+    for rows in (slice(0, cut_row), slice(cut_row, 70)):
+        for columns in (slice(0, cut_column), slice(cut_column, 90)):
+            part = start[rows, columns].copy()
+            implementation.advance(part, Place(9, 90, rows.start, columns.start), family, MOVES)
+            assert part.tobytes() == whole[rows, columns].tobytes()
+
+
+@pytest.mark.parametrize("implementation", [philox, philox_numba], ids=["twin", "numba"])
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_chosen_rows_equal_those_rows_of_the_whole(implementation, family):
+    weight = weight_of((300, 20), "float32")
+    rows = np.array([0, 3, 15, 16, 17, 130, 299])
+    whole = implementation.perturbed(weight, Place(9, 20), family, MOVES)
+    chosen = implementation.perturbed(weight, Place(9, 20), family, MOVES, rows)
+    assert chosen.tobytes() == whole[:, rows].tobytes()
+
+
+def test_the_normal_table_holds_the_midpoint_quantiles_at_unit_variance():
+    quantiles = np.array([NormalDist().inv_cdf((index + 0.5) / 256) for index in range(256)])
+    quantiles /= np.sqrt((quantiles**2).mean())
+    np.testing.assert_allclose(FAMILIES["normal"].values, quantiles, rtol=1e-6)
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_directions_have_zero_mean_unit_variance_and_no_common_part(family):
+    zero = np.zeros((512, 256), dtype=np.float32)
+    points = [Move((Term(seed, 1.0),)) for seed in (1, 2)]
+    one, other = philox_numba.perturbed(zero, Place(1, 256), family, points)
+    elsewhere = philox_numba.perturbed(zero, Place(2, 256), family, points[:1])[0]
+    error = 5 / np.sqrt(zero.size)
+    assert abs(one.mean()) < error
+    assert abs(one.var() - 1) < 2 * error
+    assert abs((one * other).mean()) < error  # another seed
+    assert abs((one * elsewhere).mean()) < error  # another tensor
+    assert abs((one[1:] * one[:-1]).mean()) < error  # the row below
+
+
+def test_stochastic_rounding_is_right_on_average():
+    """An update of a hundredth of a bfloat16 step moves a hundredth of the weights, so nothing is lost."""
+    weight = philox.round_to_nearest(np.ones((512, 512), dtype=np.float32))
+    family = FAMILIES["rademacher"]
+    step = 2.0**-7  # between 1 and the next bfloat16
+    philox_numba.advance(weight, Place(3, 512), family, [Move((Term(1, 0.01 * step),))])
+    values = (weight.astype(np.uint32) << 16).view(np.float32)
+    signs = philox.perturbed(np.zeros((512, 512), np.float32), Place(3, 512), family, [Move((Term(1, 1.0),))])[0]
+    assert ((values > 1) & (signs < 0)).sum() == 0
+    assert abs((values[signs > 0] > 1).mean() - 0.01) < 0.002

@@ -1,0 +1,68 @@
+"""Law 3: base + journal = live weights, bit for bit, for every estimator x direction x rule x dtype."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from noback import RunConfig, Sgd, TwoSided, train
+from noback.folder import RunFolder
+from noback.journal import read_journal
+from noback.run import Run
+from noback.tuned import tuned_run
+
+
+@pytest.fixture
+def config(tiny_folder, data_folder):
+    return RunConfig(
+        model=str(tiny_folder), data=str(data_folder), steps=7, batch=4, rule=Sgd(lr=1e-2), estimator=TwoSided(eps=1e-2)
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("noise", ["normal", "rademacher"])
+@pytest.mark.parametrize("directions", [1, 3])
+@pytest.mark.parametrize(
+    "rule", [Sgd(lr=1e-2), Sgd(lr=1e-2, weight_decay=0.5, schedule="linear")], ids=["constant", "decayed-linear"]
+)
+def test_base_and_journal_give_the_live_weights(config, tmp_path, dtype, noise, directions, rule):
+    config = dataclasses.replace(
+        config, dtype=dtype, noise=noise, rule=rule, estimator=TwoSided(eps=1e-2, directions=directions)
+    )
+    result = train(config, tmp_path / "run")
+    replayed, step = tuned_run(tmp_path / "run", "final", snapshots=False)
+    assert step == 7
+    assert replayed.weights.digest() == result.final_weights
+    assert replayed.weights.digest() != replayed.base
+
+
+def test_a_replay_does_not_care_about_threads_or_probes_per_pass(config, tmp_path):
+    result = train(config, tmp_path / "run")
+    contents = read_journal(tmp_path / "run" / "journal")
+    threads = torch.get_num_threads()
+    for count, probes in ((1, 1), (2, 2), (3, None)):
+        torch.set_num_threads(count)
+        try:
+            run = Run(dataclasses.replace(config, probes_per_pass=probes), RunFolder(tmp_path / "elsewhere"))
+            run.go_to(7, contents, snapshots=False)
+        finally:
+            torch.set_num_threads(threads)
+        assert run.weights.digest() == result.final_weights
+
+
+def test_the_journal_alone_says_which_step_was_best(config, tmp_path):
+    result = train(dataclasses.replace(config, eval_every=1), tmp_path / "run")
+    (tmp_path / "journal").write_bytes((tmp_path / "run" / "journal").read_bytes())
+    replayed, step = tuned_run(tmp_path / "journal", snapshots=False)
+    assert (step, replayed.weights.digest()) == (result.best_step, result.weights)
+
+
+def test_every_step_between_can_be_rebuilt(config, tmp_path):
+    """Weights at step s, moved by record s, are the weights at step s + 1."""
+    train(config, tmp_path / "run")
+    contents = read_journal(tmp_path / "run" / "journal")
+    for step in range(7):
+        run, _ = tuned_run(tmp_path / "run", str(step), snapshots=False)
+        run.weights.advance([run.move(contents.steps[step])])
+        after, _ = tuned_run(tmp_path / "run", str(step + 1))
+        assert run.weights.digest() == after.weights.digest()

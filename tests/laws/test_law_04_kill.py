@@ -1,0 +1,62 @@
+"""Law 4: killed at any instant and resumed, a run ends on the same bits as one never killed."""
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+
+from noback import RunConfig, Sgd, TwoSided, resume, train
+from noback.folder import RunFolder
+
+KILLS = 20
+STEPS = 240
+
+
+def start(config, out):
+    resume(out) if RunFolder(out).config.is_file() else train(config, out)
+
+
+def test_a_run_killed_twenty_times_ends_on_the_same_bits(tiny_folder, data_folder, tmp_path):
+    config = RunConfig(
+        model=str(tiny_folder),
+        data=str(data_folder),
+        steps=STEPS,
+        batch=4,
+        eval_every=7,
+        rule=Sgd(lr=1e-2),
+        estimator=TwoSided(eps=1e-2),
+    )
+    undisturbed = train(config, tmp_path / "undisturbed")
+    # A server that has imported everything and run nothing: its children start in a moment and are killed for real.
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["noback.run", "tests.laws.test_law_04_kill"])
+    out, chance = tmp_path / "killed", random.Random(4)
+    kills, steps_at_kill = 0, set()
+    while kills < KILLS:
+        child = processes.Process(target=start, args=(config, out))
+        child.start()
+        grow_to = size_of(out / "journal") + chance.choice([0, 1, 20, 60, 150, 300])
+        while child.is_alive() and size_of(out / "journal") < grow_to:
+            time.sleep(0.001)
+        time.sleep(chance.random() * 0.03)  # anywhere in a step, an evaluation or a snapshot
+        os.kill(child.pid, signal.SIGKILL)
+        child.join()
+        if child.exitcode == -signal.SIGKILL:
+            kills += 1
+            steps_at_kill.add(size_of(out / "journal"))
+        else:  # it was done before the signal came
+            assert child.exitcode == 0
+            break
+        if out.exists() and not RunFolder(out).config.is_file():
+            out.rmdir()
+    assert kills == KILLS
+    assert len(steps_at_kill) > KILLS // 2  # they did hit different instants
+    result = resume(out)
+    assert result.final_weights == undisturbed.final_weights
+    assert (result.weights, result.best_step) == (undisturbed.weights, undisturbed.best_step)
+    assert (out / "journal").read_bytes() == (tmp_path / "undisturbed" / "journal").read_bytes()
+
+
+def size_of(path):
+    return path.stat().st_size if path.exists() else 0

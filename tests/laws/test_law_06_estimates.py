@@ -1,0 +1,81 @@
+"""Law 6: estimators are unbiased on a quadratic and descend it; the direction measured is the direction applied."""
+
+import numpy as np
+import pytest
+import torch
+
+from noback import MeZO
+from noback.directions import FAMILIES, Place, philox_numba
+from noback.estimators import TwoSided
+from noback.rules import Sgd
+from noback.values import Move, Term, direction_seeds
+from noback.weights import Weights
+from tests.conftest import tiny_model, weights_of
+
+SIZE = 24
+CURVES = np.linspace(0.5, 2.0, SIZE)
+
+
+def quadratic(point: np.ndarray) -> float:
+    return float((CURVES * point.astype(np.float64) ** 2).sum() / 2)
+
+
+def displaced(weight, family, moves):
+    return philox_numba.perturbed(weight, Place(1, 1), FAMILIES[family], moves)[:, :, 0]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("estimator", [TwoSided(eps=1e-3), TwoSided(eps=1e-3, directions=4)], ids=["1", "4"])
+def test_the_estimate_is_unbiased_on_a_quadratic(estimator, family):
+    weight = np.linspace(-1, 1, SIZE).astype(np.float32)[:, None]
+    steps = 4000 // estimator.directions
+    estimates = []
+    for step in range(steps):
+        seeds = direction_seeds(3, step, estimator.directions)
+        losses = [quadratic(point) for point in displaced(weight, family, estimator.points(seeds))]
+        estimate = estimator.estimate(seeds, losses)
+        directions = displaced(np.zeros_like(weight), family, [Move((Term(seed, 1.0),)) for seed in seeds])
+        estimates.append(np.mean([s * z for s, z in zip(estimate.slopes, directions, strict=True)], axis=0))
+    gradient = CURVES * weight[:, 0]
+    error = np.std(estimates, axis=0) / np.sqrt(steps)
+    assert (np.abs(np.mean(estimates, axis=0) - gradient) < 5 * error).all()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("schedule", ["constant", "linear"])
+@pytest.mark.parametrize("directions", [1, 4])
+def test_every_rule_descends_a_quadratic(directions, schedule, family):
+    weights = Weights({"w": torch.linspace(-1, 1, SIZE)}, family)
+    estimator, rule = TwoSided(1e-3, directions), Sgd(lr=0.02, schedule=schedule)
+    before = quadratic(weights.tensors["w"].numpy())
+    for step in range(300):
+        seeds = direction_seeds(0, step, directions)
+        losses = [quadratic(weights.perturbed("w", [point])[0].numpy()) for point in estimator.points(seeds)]
+        weights.advance([rule.move(step, 300, estimator.estimate(seeds, losses))])
+    assert quadratic(weights.tensors["w"].numpy()) < before / 20
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert"])
+def test_the_direction_measured_is_the_direction_applied_for_every_tensor(kind, family):
+    """What a probe sees at a coefficient is, bit for bit, what an update by that coefficient writes."""
+    weights = weights_of(tiny_model(kind), family)
+    move = Move((Term(11, 0.01),))
+    probed = {name: weights.perturbed(name, [move])[0].clone() for name in weights.names}
+    weights.advance([move])
+    for name, tensor in weights.tensors.items():
+        assert torch.equal(tensor, probed[name]), name
+
+
+def test_a_closure_measures_the_slope_along_the_direction_that_is_applied():
+    """For a loss linear in one parameter the slope is that parameter's sum of gradient x direction."""
+    for chosen in ("0.weight", "0.bias", "2.weight", "2.bias"):
+        model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)).double().float()
+        parameter = dict(model.named_parameters())[chosen]
+        before = parameter.detach().clone()
+        gradient = torch.arange(1.0, parameter.numel() + 1).view_as(parameter)
+        MeZO(model, lr=1e-3, eps=0.25, seed=5).step(lambda p=parameter, g=gradient: (p * g).sum())
+        (seed,) = direction_seeds(5, 0, 1)
+        direction = Weights({chosen: torch.zeros_like(before)}).perturbed(chosen, [Move((Term(seed, 1.0),))])[0]
+        slope = (gradient * direction).sum()
+        torch.testing.assert_close(parameter.detach(), before - 1e-3 * slope * direction, atol=2e-6, rtol=1e-4)

@@ -1,0 +1,271 @@
+"""The configuration: TOML in and out, what is refused and how, and its digest."""
+
+import dataclasses
+import tomllib
+
+import pytest
+
+from noback.config import RunConfig, config_of, read_config
+from noback.errors import InputError
+from noback.estimators import TwoSided
+from noback.rules import Sgd
+
+# Every field with a value that is not its default; `test_every_field_is_listed_here` keeps the table whole.
+OTHER = {
+    "model": "some/folder",
+    "task": "sst2",
+    "data": 'C:\\data\\"mine".csv',
+    "columns": "text,stars",
+    "shots": 16,
+    "data_seed": 21,
+    "test_limit": 50,
+    "steps": 7,
+    "batch": 8,
+    "seed": 2**64 - 1,
+    "dtype": "bfloat16",
+    "noise": "rademacher",
+    "eval_every": 3,
+    "probes_per_pass": 1,
+    "micro_batch": 2,
+    "estimator.eps": 2e-3,
+    "estimator.directions": 4,
+    "rule.lr": 3e-7,
+    "rule.weight_decay": 0.1,
+    "rule.schedule": "linear",
+}
+
+
+def table_of(values):
+    """{"rule.lr": 1} as {"rule": {"lr": 1}}."""
+    table = {}
+    for path, value in values.items():
+        *parents, name = path.split(".")
+        place = table
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[name] = value
+    return table
+
+
+def paths_of(kind, before=""):
+    """The dotted names of every option in the tree."""
+    for item in dataclasses.fields(kind):
+        default = getattr(kind(), item.name)
+        if dataclasses.is_dataclass(default):
+            yield from paths_of(type(default), f"{before}{item.name}.")
+        else:
+            yield before + item.name
+
+
+def refusal(path, value):
+    """The sentence with which an option's value is refused."""
+    with pytest.raises(InputError) as caught:
+        config_of(table_of({path: value}))
+    return str(caught.value)
+
+
+def test_every_field_is_listed_here():
+    assert set(OTHER) == set(paths_of(RunConfig))
+
+
+# TOML
+
+
+@pytest.mark.parametrize(
+    "config", [RunConfig(), config_of(table_of(OTHER))], ids=["defaults", "nothing at its default"]
+)
+def test_a_configuration_comes_back_from_its_toml(config):
+    assert config_of(tomllib.loads(config.toml())) == config
+
+
+def test_a_digest_comes_back_from_toml():
+    config = config_of(table_of(OTHER))
+    assert config_of(tomllib.loads(config.toml())).digest() == config.digest()
+
+
+def test_the_toml_spells_every_default_out():
+    values = tomllib.loads(RunConfig().toml())
+    assert (values["steps"], values["rule"]["lr"], values["estimator"]["eps"]) == (400, 1e-5, 1e-3)
+
+
+def test_an_empty_table_is_the_default_configuration():
+    assert config_of({}) == RunConfig()
+
+
+def test_the_kind_of_an_option_object_is_written_and_read():
+    assert config_of({"rule": {"kind": "sgd", "lr": 1.0}}).rule == Sgd(lr=1.0)
+
+
+def test_a_file_is_read_as_its_tables(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text(RunConfig(steps=5).toml())
+    assert config_of(read_config(file)) == RunConfig(steps=5)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"nowhere\.toml' cannot be read: No such file"):
+        read_config(tmp_path / "nowhere.toml")
+
+
+@pytest.mark.parametrize("content", [b"steps = ", b"\xff\xfe"], ids=["cut off", "not text"])
+def test_a_file_that_is_no_toml_is_named(content, tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=r"run\.toml' is not TOML"):
+        read_config(file)
+
+
+# Keys
+
+
+@pytest.mark.parametrize(
+    ("path", "nearest"),
+    [("stepz", "steps"), ("modle", "model"), ("data-seed", "data_seed"), ("rule.weight_decy", "weight_decay")],
+)
+def test_an_unknown_key_comes_with_the_nearest(path, nearest):
+    sentence = refusal(path, 1)
+    assert f"unknown option {path!r}" in sentence
+    assert f"{nearest}'?" in sentence
+
+
+def test_an_unknown_key_like_no_other_comes_without_a_suggestion():
+    assert refusal("zzz", 1) == "unknown option 'zzz'"
+
+
+@pytest.mark.parametrize(("path", "kind"), [("rule.kind", "adam"), ("estimator.kind", "one_sided")])
+def test_an_unknown_kind_is_refused(path, kind):
+    assert f"{path} is {kind!r}; expected " in refusal(path, kind)
+
+
+# Types
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "expected"),
+    [
+        ("steps", "5", "a whole number"),
+        ("steps", 5.0, "a whole number"),
+        ("steps", True, "a whole number"),
+        ("steps", None, "a whole number"),
+        ("shots", "all", "a whole number"),
+        ("seed", 1.5, "a whole number"),
+        ("estimator.directions", 1.5, "a whole number"),
+        ("model", 5, "a text"),
+        ("data", 5, "a text"),
+        ("model", None, "a text"),
+        ("dtype", 32, "a text"),
+        ("rule", "sgd", "a table of options"),
+        ("estimator", 1e-3, "a table of options"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused(path, value, expected):
+    assert refusal(path, value) == f"{path} is {value!r}; expected {expected}"
+
+
+@pytest.mark.parametrize("path", ["data", "columns", "shots", "eval_every", "probes_per_pass", "micro_batch"])
+def test_none_switches_an_optional_value_off(path):
+    assert config_of({path: None}) == RunConfig()
+
+
+@pytest.mark.parametrize("path", ["rule.lr", "estimator.eps", "rule.weight_decay"])
+def test_a_whole_number_serves_where_a_number_is_asked(path):
+    config = config_of(table_of({path: 1}))
+    parent, name = path.split(".")
+    assert isinstance(getattr(getattr(config, parent), name), float)
+
+
+# Ranges
+
+
+@pytest.mark.parametrize("path", ["estimator.eps", "rule.lr"])
+@pytest.mark.parametrize("value", [0, 0.0, -1, -1e-5, float("nan"), float("inf"), float("-inf")])
+def test_eps_and_lr_that_are_not_above_zero_are_refused(path, value):
+    assert f"{path.partition('.')[2]} is {float(value)!r}; expected a number above zero" in refusal(path, value)
+
+
+@pytest.mark.parametrize("path", ["estimator.eps", "rule.lr"])
+@pytest.mark.parametrize("value", ["abc", "1e-3", True, None, [1e-3]])
+def test_eps_and_lr_that_are_no_numbers_are_refused(path, value):
+    assert refusal(path, value) == f"{path} is {value!r}; expected a number"
+
+
+@pytest.mark.parametrize("build", [lambda value: TwoSided(eps=value), lambda value: Sgd(lr=value)], ids=["eps", "lr"])
+@pytest.mark.parametrize("value", [0, -1.0, float("nan"), "abc", None])
+def test_eps_and_lr_are_checked_in_python_too(build, value):
+    with pytest.raises(InputError, match="expected a number above zero"):
+        build(value)
+
+
+@pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
+def test_a_weight_decay_below_zero_is_refused(value):
+    assert "weight_decay is" in refusal("rule.weight_decay", value)
+
+
+def test_no_weight_decay_is_allowed():
+    assert config_of(table_of({"rule.weight_decay": 0})).rule.weight_decay == 0.0
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "steps",
+        "batch",
+        "test_limit",
+        "shots",
+        "eval_every",
+        "probes_per_pass",
+        "micro_batch",
+        "estimator.directions",
+    ],
+)
+@pytest.mark.parametrize("value", [0, -1])
+def test_a_count_below_one_is_refused(path, value):
+    assert f"{path.rpartition('.')[2]} is {value}; expected a number above zero" in refusal(path, value)
+
+
+@pytest.mark.parametrize(("name", "limit"), [("seed", 2**64), ("data_seed", 2**32)])
+@pytest.mark.parametrize("above", [False, True], ids=["below", "above"])
+def test_a_seed_out_of_range_comes_with_its_range(name, limit, above):
+    value = limit if above else -1
+    assert refusal(name, value) == f"{name} is {value}; expected a whole number from 0 to {limit - 1}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("seed", 0), ("seed", 2**64 - 1), ("data_seed", 0), ("data_seed", 2**32 - 1)]
+)
+def test_a_seed_at_either_end_of_its_range_is_taken(name, value):
+    assert getattr(config_of({name: value}), name) == value
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "nearest"),
+    [("dtype", "float23", "float32"), ("noise", "norml", "normal"), ("rule.schedule", "linaer", "linear")],
+)
+def test_an_unknown_choice_comes_with_the_nearest(path, value, nearest):
+    sentence = refusal(path, value)
+    assert "expected one of" in sentence
+    assert f"did you mean {nearest!r}?" in sentence
+
+
+# Digest
+
+
+@pytest.mark.parametrize("path", OTHER)
+def test_the_digest_changes_with_every_field(path):
+    assert config_of(table_of({path: OTHER[path]})).digest() != RunConfig().digest()
+
+
+def test_equal_configurations_have_equal_digests():
+    assert RunConfig().digest() == RunConfig().digest()
+
+
+# Looks
+
+
+@pytest.mark.parametrize(
+    ("values", "steps"),
+    [({"steps": 400}, 40), ({"steps": 5}, 1), ({"steps": 400, "eval_every": 7}, 7)],
+    ids=["a tenth of the run", "a short run", "as asked"],
+)
+def test_the_validation_set_is_looked_at_this_often(values, steps):
+    assert config_of(values).look_every == steps

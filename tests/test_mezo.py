@@ -1,0 +1,174 @@
+"""MeZO as an optimizer: any module, any closure."""
+
+import pytest
+import torch
+from torch import nn
+
+from noback import DamagedError, InputError, MeZO, NobackError
+
+
+def regression(seed=0):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1))
+    inputs = torch.randn(64, 4)
+    targets = inputs.sum(1, keepdim=True)
+    return model, lambda: nn.functional.mse_loss(model(inputs), targets)
+
+
+def test_a_loss_goes_down_without_a_gradient():
+    model, closure = regression()
+    optimizer = MeZO(model, lr=1e-2, eps=1e-3, directions=4)
+    losses = [optimizer.step(closure) for _ in range(300)]
+    assert losses[-1] < losses[0] / 5
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_closure_may_return_a_plain_number_without_any_gradient():
+    model = nn.Linear(2, 1, bias=False)
+    optimizer = MeZO(model, lr=0.05, eps=0.5)
+
+    def error():
+        with torch.no_grad():
+            return abs(model.weight.sum().item() - 3.0)
+
+    for _ in range(200):
+        optimizer.step(error)
+    assert error() < 0.5
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.LSTM(4, 6, batch_first=True),
+        nn.Conv1d(8, 3, 3),
+        nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True),
+        nn.MultiheadAttention(4, 2, batch_first=True),
+        nn.GRUCell(4, 5),
+        nn.PReLU(),
+        nn.Bilinear(4, 4, 2),
+    ],
+    ids=lambda module: type(module).__name__,
+)
+def test_every_tensor_of_a_module_is_seen_displaced_together(module):
+    """At a displaced point the output equals that of a copy whose weights were moved there."""
+    import copy
+
+    from noback.values import Move, Term
+    from noback.weights import Weights
+
+    inputs = torch.randn(2, 8, 4)
+    arguments = {
+        nn.MultiheadAttention: (inputs, inputs, inputs),
+        nn.GRUCell: (inputs[:, 0],),
+        nn.Bilinear: (inputs, inputs),
+    }.get(type(module), (inputs,))
+
+    def output(module):
+        found = module(*arguments)
+        return (found[0] if isinstance(found, tuple) else found).detach().clone()
+
+    module.eval()
+    seen = []
+    optimizer = MeZO(module, lr=1e-9, eps=0.1, seed=3)
+    moved = copy.deepcopy(module)
+    optimizer.step(lambda: seen.append(output(module)) or 0.0)
+    from noback.values import direction_seeds
+
+    Weights(dict(moved.named_parameters())).advance([Move((Term(direction_seeds(3, 0, 1)[0], 0.1),))])
+    torch.testing.assert_close(seen[0], output(moved), atol=1e-6, rtol=1e-5)
+    assert not torch.allclose(seen[0], seen[1])
+
+
+def test_a_weight_that_another_module_uses_is_seen_displaced():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Embedding(7, 4)
+
+        def forward(self, ids):
+            return nn.functional.linear(self.embed(ids), self.embed.weight)
+
+    model = Tied()
+    seen = []
+    MeZO(model, lr=1e-9, eps=0.1).step(lambda: seen.append(model(torch.tensor([[1, 2]])).detach().clone()) or 0.0)
+    gram = model.embed.weight @ model.embed.weight.T
+    assert not torch.allclose(seen[0], gram[[1, 2]][None], atol=1e-3)
+
+
+def test_frozen_parameters_stay():
+    model, closure = regression()
+    model[0].weight.requires_grad_(False)
+    frozen, tuned = model[0].weight.detach().clone(), model[2].weight.detach().clone()
+    MeZO(model, lr=1e-2).step(closure)
+    assert torch.equal(model[0].weight, frozen)
+    assert not torch.equal(model[2].weight, tuned)
+
+
+def test_a_state_goes_on_where_it_was():
+    straight_model, straight_closure = regression()
+    straight = MeZO(straight_model, lr=1e-2, seed=1)
+    for _ in range(6):
+        straight.step(straight_closure)
+    model, closure = regression()
+    first = MeZO(model, lr=1e-2, seed=1)
+    for _ in range(3):
+        first.step(closure)
+    second = MeZO(model, lr=1e-2, seed=1)
+    second.load_state_dict(first.state_dict())
+    for _ in range(3):
+        second.step(closure)
+    assert second.steps == 6
+    assert second.digest() == straight.digest()
+
+
+def test_a_state_with_other_options_is_refused():
+    model, _ = regression()
+    state = MeZO(model, lr=1e-2, seed=1).state_dict()
+    with pytest.raises(InputError, match="seed of the state is 1"):
+        MeZO(model, lr=1e-2, seed=2).load_state_dict(state)
+
+
+def test_a_journal_brings_a_fresh_base_model_to_where_it_was(tmp_path):
+    model, closure = regression()
+    optimizer = MeZO(model, lr=1e-2, journal=tmp_path / "journal")
+    for _ in range(5):
+        optimizer.step(closure)
+    fresh, _ = regression()
+    recovered = MeZO(fresh, lr=1e-2, journal=tmp_path / "journal")
+    assert recovered.steps == 5
+    assert recovered.digest() == optimizer.digest()
+
+
+def test_a_journal_of_other_weights_or_options_is_refused(tmp_path):
+    model, closure = regression()
+    MeZO(model, lr=1e-2, journal=tmp_path / "journal").step(closure)
+    with pytest.raises(DamagedError, match="from other weights"):
+        MeZO(regression(seed=1)[0], lr=1e-2, journal=tmp_path / "journal")
+    with pytest.raises(DamagedError, match="with other options"):
+        MeZO(regression()[0], lr=2e-2, journal=tmp_path / "journal")
+
+
+def test_a_loss_that_is_not_a_number_moves_nothing():
+    model, _ = regression()
+    optimizer = MeZO(model, lr=1e-2)
+    before = optimizer.digest()
+    with pytest.raises(NobackError, match="the loss is nan at step 0"):
+        optimizer.step(lambda: float("nan"))
+    assert optimizer.digest() == before
+
+
+def test_a_model_cast_after_the_optimizer_was_made_is_still_the_one_that_moves():
+    model, _ = regression()
+    optimizer = MeZO(model, lr=1.0)
+    model.bfloat16()
+    before = model[2].weight.detach().clone()
+    optimizer.step(lambda: model[2].weight.float().sum())
+    assert not torch.equal(model[2].weight, before)
+
+
+@pytest.mark.parametrize(
+    "options", [{"lr": 0}, {"lr": 1e-3, "eps": -1}, {"lr": float("nan")}, {"lr": 1, "noise": "pink"}]
+)
+def test_bad_options_are_refused(options):
+    with pytest.raises(InputError):
+        MeZO(nn.Linear(2, 2), **options)
