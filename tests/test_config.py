@@ -220,7 +220,7 @@ def test_no_weight_decay_is_allowed():
 )
 @pytest.mark.parametrize("value", [0, -1])
 def test_a_count_below_one_is_refused(path, value):
-    assert f"{path.rpartition('.')[2]} is {value}; expected a number above zero" in refusal(path, value)
+    assert f"{path.rpartition('.')[2]} is {value}; expected a whole number above zero" in refusal(path, value)
 
 
 @pytest.mark.parametrize(("name", "limit"), [("seed", 2**64), ("data_seed", 2**32)])

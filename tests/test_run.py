@@ -166,3 +166,11 @@ def test_control_c_stops_after_the_step_and_loses_nothing(config, tmp_path):
     assert "nothing is lost: noback resume" in err
     assert "Traceback" not in err
     assert read_journal(journal).torn_bytes == 0
+
+
+def test_data_that_changed_since_the_run_began_is_refused(config, data_folder, tmp_path):
+    train(config, tmp_path / "run")
+    path = data_folder / "train.jsonl"
+    path.write_text(path.read_text().replace("warm", "cold"))
+    with pytest.raises(InputError, match="the data or the task file has changed"):
+        resume(tmp_path / "run")

@@ -17,7 +17,7 @@ from noback.adapters import Full
 from noback.directions import FAMILIES
 from noback.errors import InputError
 from noback.estimators import TwoSided
-from noback.options import build, one_of, option, positive
+from noback.options import build, one_of, option, whole
 from noback.rules import Sgd
 from noback.weights import DTYPES
 
@@ -33,7 +33,7 @@ class RunConfig:
     shots: int | None = option(None, "training examples per label (k); none: all of them")
     data_seed: int = option(13, "seed of the k-shot sampling")
     test_limit: int = option(1000, "examples of the test set at most, balanced by label")
-    steps: int = option(400, "training steps")
+    steps: int = option(300, "training steps")
     batch: int = option(64, "examples a step")
     seed: int = option(0, "seed of the directions and of the order of the examples")
     dtype: str = option("float32", "type of the weights", choices=DTYPES)
@@ -47,13 +47,14 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         for name in ("test_limit", "steps", "batch"):
-            positive(name, getattr(self, name))
+            whole(name, getattr(self, name))
         for name in ("shots", "eval_every", "probes_per_pass", "micro_batch"):
             if getattr(self, name) is not None:
-                positive(name, getattr(self, name))
+                whole(name, getattr(self, name))
         for name, limit in (("seed", 2**64), ("data_seed", 2**32)):
-            if not 0 <= getattr(self, name) < limit:
-                raise InputError(f"{name} is {getattr(self, name)}; expected a whole number from 0 to {limit - 1}")
+            value = getattr(self, name)
+            if not isinstance(value, int) or not 0 <= value < limit:
+                raise InputError(f"{name} is {value!r}; expected a whole number from 0 to {limit - 1}")
         one_of("dtype", self.dtype, DTYPES)
         one_of("noise", self.noise, FAMILIES)
 

@@ -29,6 +29,12 @@ def positive(name: str, value: float) -> None:
         raise InputError(f"{name} is {value!r}; expected a number above zero")
 
 
+def whole(name: str, value: int) -> None:
+    """Refuse a count that is not a whole number above zero."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InputError(f"{name} is {value!r}; expected a whole number above zero")
+
+
 def not_negative(name: str, value: float) -> None:
     """Refuse a number that is below zero or not finite."""
     if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
@@ -55,12 +61,28 @@ def build(kind: type[T], table: Mapping[str, Any], where: str = "") -> T:
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in known:
-            raise InputError(f"unknown option {where + key!r}{suggestion(key, known)}")
+            raise InputError(f"unknown option {where + key!r}{_where_else(key, kind, where)}")
         values[key] = _convert(hints[key], value, where + key)
     missing = [name for name, item in known.items() if name not in values and _required(item)]
     if missing:
         raise InputError(f"option {where + missing[0]!r} is missing")
     return kind(**values)
+
+
+def _where_else(key: str, kind: type[Any], where: str) -> str:
+    """A suggestion for an unknown key: the option of that very name elsewhere in the tree, or the nearest name."""
+    names = {name.split(".")[-1]: where + name for name in _dotted(kind)}
+    near = difflib.get_close_matches(key, names, n=1)
+    return f"; did you mean {names[near[0]]!r}?" if near else ""
+
+
+def _dotted(kind: type[Any], prefix: str = "") -> Iterable[str]:
+    hints = typing.get_type_hints(kind)
+    for item in fields(kind):
+        if is_dataclass(hints[item.name]):
+            yield from _dotted(typing.cast("type[Any]", hints[item.name]), f"{prefix}{item.name}.")
+        else:
+            yield prefix + item.name
 
 
 def _required(item: Field[Any]) -> bool:

@@ -22,7 +22,7 @@ from noback.folder import RunFolder, next_folder
 from noback.journal import Contents, Journal, StepRecord, read_journal, rounded
 from noback.objectives import METRICS, accuracy, cross_entropy
 from noback.snapshot import newest_snapshot, prune_snapshots, save_snapshot
-from noback.tasks import Task, spec_for
+from noback.tasks import Drawn, Task, draw_examples, spec_for
 from noback.values import Estimate, Move, direction_seeds
 from noback.weights import Weights
 
@@ -113,10 +113,6 @@ class Run:
         )
         self.base = self.weights.digest()
 
-    def draw_data(self) -> None:
-        """Draw and encode the three sets."""
-        self.task.draw(self.config.data, self.config.shots, self.config.data_seed, self.config.test_limit)
-
     def header(self) -> dict[str, Any]:
         """What the journal says about itself: with the base weights, enough to replay it."""
         return {
@@ -124,6 +120,7 @@ class Run:
             "config": self.config.table(),
             "config_digest": self.config.digest(),
             "base": self.base,
+            "data": self.task.digest(),
             "directions": self.config.estimator.directions,
             "versions": versions(),
         }
@@ -189,8 +186,9 @@ def train(
     folder = RunFolder(out if out is not None else next_folder(Path("runs"), Path(config.task).stem))
     if folder.path.exists():
         folder.create("")  # refuses, before the model is opened
+    drawn = drawn_data(config)  # before the model is opened: what is wrong with the data shows at once
     run = Run(config, folder, watcher)
-    run.draw_data()
+    run.task.use(drawn)
     folder.create(config.toml())
     with folder.locked():
         return _loop(run, stop)
@@ -203,9 +201,16 @@ def resume(
     folder = RunFolder(path)
     config = recorded_config(folder)
     with folder.locked():
+        drawn = drawn_data(config)
         run = Run(config, folder, watcher)
-        run.draw_data()
+        run.task.use(drawn)
         return _loop(run, stop)
+
+
+def drawn_data(config: RunConfig) -> Drawn:
+    """The three sets that a configuration describes."""
+    spec = spec_for(config.task, config.columns)
+    return draw_examples(spec, config.data, config.shots, config.data_seed, config.test_limit)
 
 
 def _loop(run: Run, stop: Callable[[], bool]) -> Result:
@@ -252,6 +257,10 @@ def _journal(run: Run) -> tuple[Journal, Contents]:
         Journal.create(path, run.header())
     journal, contents = Journal.reopen(path)
     run.check_base(contents)
+    if contents.header["data"] != run.task.digest():
+        raise InputError(
+            f"the data or the task file has changed since run {str(run.folder.path)!r} began; put it back or train anew"
+        )
     return journal, contents
 
 

@@ -14,7 +14,7 @@ from noback.engines import STILL
 from noback.errors import InputError, NobackError
 from noback.folder import RunFolder
 from noback.journal import Contents, read_journal
-from noback.run import Run, Score, Watcher, recorded_config
+from noback.run import Run, Score, Watcher, drawn_data, recorded_config
 from noback.tasks import read_split, spec_for
 
 
@@ -27,6 +27,8 @@ def open_run(
         folder.journal = folder.path
         folder.snapshots = folder.path.with_name(folder.path.name + ".snapshots")
         contents = read_journal(folder.journal)
+        if "config" not in contents.header:
+            raise InputError(f"journal {str(path)!r} is an optimizer's (noback.MeZO), not a run's; open it with MeZO")
         config = config_of(contents.header["config"])
     else:
         config = recorded_config(folder)
@@ -74,7 +76,7 @@ def evaluate(
     config = run.config
     own = data is None and columns is None
     if own:
-        run.draw_data()
+        run.task.use(drawn_data(config))
         if split not in ("train", "validation", "test"):
             raise InputError(f"unknown split {split!r}; expected train, validation or test")
         return run.score(split), list(run.task.notes)

@@ -89,7 +89,7 @@ def test_a_task_file_that_does_not_exist_is_named(train, tmp_path):
 
 
 def test_a_model_that_does_not_exist_is_named(train):
-    assert "model './nowhere' cannot be opened" in train(model="./nowhere")
+    assert "model folder './nowhere' does not exist" in train(model="./nowhere")
 
 
 def test_an_unknown_model_comes_with_the_embedded_ones(train):
@@ -232,7 +232,7 @@ def test_eps_and_lr_must_be_numbers(name, train):
 
 @pytest.mark.parametrize("value", ["0", "-1"])
 def test_steps_must_be_above_zero(value, train):
-    assert f"steps is {value}; expected a number above zero" in train("--steps", value)
+    assert f"steps is {value}; expected a whole number above zero" in train("--steps", value)
 
 
 @pytest.mark.parametrize("value", ["1.5", "abc", "nan", ""])

@@ -54,8 +54,8 @@ def truth_spec():
 
 @pytest.mark.parametrize("packing", ["", ".gz"])
 @pytest.mark.parametrize("ending", TABLES)
-def test_a_single_file_is_read_as_train(ending, packing, tmp_path, reviews_spec):
-    assert read(write(tmp_path / f"mine{ending}{packing}", TABLES[ending]), reviews_spec) == {"train": EXAMPLES}
+def test_a_single_file_is_read_as_a_whole(ending, packing, tmp_path, reviews_spec):
+    assert read(write(tmp_path / f"mine{ending}{packing}", TABLES[ending]), reviews_spec) == {"whole": EXAMPLES}
 
 
 @pytest.mark.parametrize("packing", ["", ".gz"])
@@ -73,9 +73,9 @@ def test_a_validation_file_goes_by_any_of_its_names(name, tmp_path, reviews_spec
     assert set(read(tmp_path, reviews_spec)) == {"train", "validation"}
 
 
-def test_a_folder_with_one_file_of_any_name_is_train(tmp_path, reviews_spec):
+def test_a_folder_with_one_file_of_another_name_is_a_whole(tmp_path, reviews_spec):
     write(tmp_path / "reviews-2024.tsv", TABLES[".tsv"])
-    assert read(tmp_path, reviews_spec) == {"train": EXAMPLES}
+    assert read(tmp_path, reviews_spec) == {"whole": EXAMPLES}
 
 
 def test_files_that_are_no_split_are_left_alone(tmp_path, reviews_spec):
@@ -92,39 +92,39 @@ def test_splits_of_different_kinds_can_share_a_folder(tmp_path, reviews_spec):
 
 def test_quotes_in_a_tsv_are_kept(tmp_path, reviews_spec):
     file = write(tmp_path / "a.tsv", 'sentence\tlabel\n"dull" and "flat\t0\n')
-    assert read(file, reviews_spec)["train"][0].sentences == ('"dull" and "flat',)
+    assert read(file, reviews_spec)["whole"][0].sentences == ('"dull" and "flat',)
 
 
 def test_a_quoted_line_break_in_a_csv_is_kept(tmp_path, reviews_spec):
     file = write(tmp_path / "a.csv", 'sentence,label\n"dull\nand flat",0\n')
-    assert read(file, reviews_spec)["train"][0].sentences == ("dull\nand flat",)
+    assert read(file, reviews_spec)["whole"][0].sentences == ("dull\nand flat",)
 
 
 def test_columns_are_found_by_name_wherever_they_stand(tmp_path, reviews_spec):
     file = write(tmp_path / "a.csv", "id,label,more,sentence\n7,1,x,clever\n")
-    assert read(file, reviews_spec)["train"] == [Example(("clever",), 1)]
+    assert read(file, reviews_spec)["whole"] == [Example(("clever",), 1)]
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path, reviews_spec):
     file = write(tmp_path / "a.csv", "\ufeffsentence,label\nclever,1\n")
-    assert read(file, reviews_spec)["train"] == [Example(("clever",), 1)]
+    assert read(file, reviews_spec)["whole"] == [Example(("clever",), 1)]
 
 
 def test_windows_line_ends_are_no_part_of_a_label(tmp_path, reviews_spec):
     file = write(tmp_path / "a.tsv", "sentence\tlabel\r\nclever\t1\r\n")
-    assert read(file, reviews_spec)["train"] == [Example(("clever",), 1)]
+    assert read(file, reviews_spec)["whole"] == [Example(("clever",), 1)]
 
 
 def test_blank_lines_are_skipped(tmp_path, reviews_spec):
     file = write(tmp_path / "a.jsonl", '\n{"sentence": "clever", "label": 1}\n\n')
-    assert read(file, reviews_spec)["train"] == [Example(("clever",), 1)]
+    assert read(file, reviews_spec)["whole"] == [Example(("clever",), 1)]
 
 
 @pytest.mark.parametrize("break_", ["\u2028", "\u2029", "\u0085"], ids=["U+2028", "U+2029", "U+0085"])
 def test_only_a_line_feed_ends_a_line_of_json(break_, tmp_path, reviews_spec):
     row = json.dumps({"sentence": f"clever{break_}film", "label": 1}, ensure_ascii=False)
     file = write(tmp_path / "a.jsonl", row + "\n")
-    assert read(file, reviews_spec)["train"] == [Example((f"clever{break_}film",), 1)]
+    assert read(file, reviews_spec)["whole"] == [Example((f"clever{break_}film",), 1)]
 
 
 def test_two_sentences_come_in_the_order_of_the_task(tmp_path):
@@ -138,7 +138,7 @@ def test_two_sentences_come_in_the_order_of_the_task(tmp_path):
         "pair.toml",
     )
     file = write(tmp_path / "a.csv", "hypothesis,label,premise\nhe is awake,0,a man sleeps\n")
-    assert read(file, spec)["train"] == [Example(("a man sleeps", "he is awake"), 0)]
+    assert read(file, spec)["whole"] == [Example(("a man sleeps", "he is awake"), 0)]
 
 
 # Labels
@@ -147,13 +147,13 @@ def test_two_sentences_come_in_the_order_of_the_task(tmp_path):
 @pytest.mark.parametrize("label", [1, 1.0, "1", " 1 "])
 def test_a_number_is_the_label_of_its_text(label, tmp_path, reviews_spec):
     file = write_rows(tmp_path / "a.jsonl", [{"sentence": "clever", "label": label}])
-    assert read(file, reviews_spec)["train"][0].gold == 1
+    assert read(file, reviews_spec)["whole"][0].gold == 1
 
 
 @pytest.mark.parametrize(("label", "gold"), [(True, 1), (False, 0), ("true", 1)])
 def test_a_truth_value_is_the_label_of_its_json_text(label, gold, tmp_path, truth_spec):
     file = write_rows(tmp_path / "a.jsonl", [{"sentence": "clever", "label": label}])
-    assert read(file, truth_spec)["train"][0].gold == gold
+    assert read(file, truth_spec)["whole"][0].gold == gold
 
 
 def test_a_fraction_is_no_label(tmp_path, reviews_spec):

@@ -152,7 +152,7 @@ def test_the_test_set_of_a_single_file_is_balanced_by_label(reviews_spec):
 
 
 def test_the_one_file_rule_is_said(one_file, reviews_spec):
-    expected = "there is one file only: 20 examples of it, drawn with seed 42, are the test set"
+    expected = "there is one file only: 20 examples of it, by seed 42, are the test set"
     assert expected in notes(one_file, reviews_spec)
 
 
@@ -178,7 +178,7 @@ def test_a_cut_test_set_is_balanced_by_label(reviews_spec, protocol):
 
 
 def test_a_cut_test_set_is_said(protocol, reviews_spec):
-    expected = "test: 12 of 40 examples of dev, balanced by label, drawn with seed 42"
+    expected = "test: 12 of 40 examples of validation, balanced by label, drawn with seed 42"
     assert expected in notes(protocol, reviews_spec, limit=12)
 
 

@@ -40,20 +40,26 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _text(contents: Contents) -> str:
-    config = contents.header["config"]
+    header = contents.header
+    config = header.get("config") or header.get("mezo", {})
+    what = (
+        f"model {config['model']}, task {config['task']}" if "config" in header else f"an optimizer's journal {config}"
+    )
     lines = [
-        f"model {config['model']}, task {config['task']}, base weights {contents.header['base'][:12]}",
-        f"{len(contents.steps)} of {config['steps']} steps, {contents.record_bytes} bytes a record, "
+        f"{what}, base weights {header['base'][:12]}",
+        f"{len(contents.steps)} of {config.get('steps', 'any')} steps, {contents.record_bytes} bytes a record, "
         f"{contents.sound_bytes:,} bytes in all",
     ]
     if contents.torn_bytes:
         lines.append(f"the last {contents.torn_bytes} bytes are a torn record; resume drops them")
     looks = {look.step: look for look in contents.evaluations}
-    for record in contents.steps:
-        slopes = " ".join(f"{slope:+.4f}" for slope in record.slopes)
-        lines.append(f"step {record.step:6d}  loss {record.loss:.4f}  slope {slopes}")
-        if record.step + 1 in looks:
+    for step in range(len(contents.steps) + 1):
+        if step in looks:
             lines.append(
-                f"             validation score {looks[record.step + 1].score:.4f} after step {record.step + 1}"
+                f"after {step:6d} steps  validation score {looks[step].score:.4f}  loss {looks[step].loss:.4f}"
             )
+        if step < len(contents.steps):
+            record = contents.steps[step]
+            slopes = " ".join(f"{slope:+.4f}" for slope in record.slopes)
+            lines.append(f"step  {step:6d}  loss {record.loss:.4f}  slope {slopes}")
     return "\n".join(lines)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from noback import __version__
 from noback.cli import evaluate, export, journal, predict, replay, resume, tasks, train
@@ -25,6 +26,11 @@ COMMANDS = {
 
 
 class _Parser(argparse.ArgumentParser):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # argparse takes -1e-5 for a flag; here it is a number, to be refused as one.
+        self._negative_number_matcher = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$")
+
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (`{self.prog} --help` shows how to use it)")
 
@@ -35,13 +41,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parser().parse_args(argv)
         arguments.command.run(arguments)
     except NobackError as error:
-        print(f"noback: {error}", file=sys.stderr)
+        print(f"noback: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone: nothing more to say
+    except (OSError, UnicodeError, MemoryError) as error:
+        print(f"noback: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("noback: stopped", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone: nothing more to say
     return 0
 
 

@@ -45,7 +45,7 @@ def _values(spec: TaskSpec) -> dict[str, Any]:
 def _text(spec: TaskSpec, whole: bool) -> str:
     if not whole:
         return f"{spec.name:8s} {spec.about}"
-    prompt = spec.parsed.render(tuple(f"{{{column}}}" for column in spec.sentences))
+    prompt = spec.parsed.shown(spec.sentences)
     words = ", ".join(f"{label}: {word}" for label, word in spec.words.items())
     return (
         f"{spec.name} (version {spec.version}): {spec.about}\n"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from noback.options import option, positive
+from noback.options import option, positive, whole
 from noback.values import Estimate, Move, Term, to_float32
 
 
@@ -21,7 +21,7 @@ class TwoSided:
 
     def __post_init__(self) -> None:
         positive("eps", self.eps)
-        positive("directions", self.directions)
+        whole("directions", self.directions)
 
     @property
     def forwards(self) -> int:

@@ -16,7 +16,7 @@ class Sgd:
 
     kind: ClassVar[str] = "sgd"
 
-    lr: float = option(1e-5, "learning rate")
+    lr: float = option(2e-5, "learning rate")
     weight_decay: float = option(0.0, "weight decay, times the learning rate each step; biases and norms are spared")
     schedule: str = option("constant", "how the learning rate goes over the run", choices=SCHEDULES)
 

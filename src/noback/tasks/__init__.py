@@ -1,7 +1,8 @@
 """Tasks: templates, label words, data, k-shot sampling and encoding."""
 
 from noback.tasks.encoding import Batch
+from noback.tasks.sampling import Drawn
 from noback.tasks.spec import TaskSpec, load_spec, task_names
-from noback.tasks.task import Task, read_split, spec_for
+from noback.tasks.task import Task, draw_examples, read_split, spec_for
 
-__all__ = ["Batch", "Task", "TaskSpec", "load_spec", "read_split", "spec_for", "task_names"]
+__all__ = ["Batch", "Drawn", "Task", "TaskSpec", "draw_examples", "load_spec", "read_split", "spec_for", "task_names"]

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from noback.tasks.spec import TaskSpec
 _SPLITS = {"train": "train", "dev": "validation", "validation": "validation", "val": "validation", "test": "test"}
 _ENDINGS = (".csv", ".tsv", ".jsonl")
 _HUB = "hf:"
+WHOLE = "whole"  # a file that is not one of several splits
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ Splits = dict[str, list[Example]]
 
 
 def read_data(source: str, spec: TaskSpec) -> Splits:
-    """The labelled splits of a source, under the names train, validation and test."""
+    """The labelled splits of a source: train, validation and test, or `whole` for a file by itself."""
     if source.startswith(_HUB):
         return {name: _examples(rows, f"{source} {name}", spec) for name, rows in _hub_splits(source, spec).items()}
     path = Path(source)
@@ -43,7 +45,7 @@ def read_data(source: str, spec: TaskSpec) -> Splits:
             raise InputError(
                 f"data file {source!r} has an unknown ending; expected {', '.join(_ENDINGS)}, plain or .gz"
             )
-        files = {"train": path}
+        files = {WHOLE: path}
     else:
         raise InputError(
             f"data {source!r} does not exist; expected a file ({', '.join(_ENDINGS)}, plain or .gz), "
@@ -62,9 +64,7 @@ def _split_files(folder: Path) -> dict[str, Path]:
         if split:
             found[split] = path
     if not found and len(files) == 1:
-        return {"train": files[0]}
-    if len(found) == 1 and len(files) == 1:
-        return {"train": files[0]}
+        return {WHOLE: files[0]}
     if not found:
         raise InputError(
             f"folder {str(folder)!r} has no split file; expected train, dev (or validation) and test, "
@@ -83,7 +83,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.name.endswith(".gz") else raw).decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise InputError(f"data file {str(path)!r} cannot be read: {error}") from None
     if _ending(path) == ".jsonl":
         yield from _json_rows(text, path)
@@ -102,13 +102,13 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _json_rows(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"line {number} of data file {str(path)!r} is not JSON: {error.msg}") from None
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"line {number} of data file {str(path)!r} is not JSON: {error}") from None
         if not isinstance(row, dict):
             raise InputError(f"line {number} of data file {str(path)!r} is no JSON object with named columns")
         yield number, row
@@ -121,10 +121,10 @@ def _examples(rows: Iterable[tuple[int, Mapping[str, Any]]], where: str, spec: T
         for column in (*spec.sentences, spec.label):
             if row.get(column) is None:
                 raise InputError(_missing(column, row, where, line))
-        label = _label_text(row[spec.label])
-        if label not in index:
+        label = next((form for form in _label_forms(row[spec.label]) if form in index), None)
+        if label is None:
             raise InputError(
-                f"line {line} of {where!r} has the label {label!r}, which is not in task {spec.name!r} "
+                f"line {line} of {where!r} has the label {str(row[spec.label])!r}, which is not in task {spec.name!r} "
                 f"(its labels: {', '.join(spec.labels)})"
             )
         examples.append(Example(tuple(str(row[column]) for column in spec.sentences), index[label]))
@@ -143,30 +143,34 @@ def _missing(column: str, row: Mapping[str, Any], where: str, line: int) -> str:
     )
 
 
-def _label_text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value).strip()
+def _label_forms(value: Any) -> Iterator[str]:
+    """How a label may be meant: as written, in lower case (True), or as a whole number (1.0)."""
+    text = str(value).strip()
+    yield text
+    yield text.lower()
+    if text.endswith(".0"):
+        yield text.removesuffix(".0")
 
 
 def _hub_splits(source: str, spec: TaskSpec) -> dict[str, list[tuple[int, Mapping[str, Any]]]]:
-    """The splits of `hf:NAME` or `hf:NAME:CONFIG`; a split whose labels are withheld (-1) does not count."""
+    """The splits of `hf:NAME` or `hf:NAME:CONFIG`; examples without a gold label (-1 on the hub) do not count."""
     try:
         import datasets
     except ImportError:
         raise InputError("a Hugging Face dataset needs the extra: pip install 'noback[datasets]'") from None
+    datasets.disable_progress_bars()
     name, _, config = source.removeprefix(_HUB).partition(":")
     try:
         found = datasets.load_dataset(name, config or None)
     except Exception as error:  # noqa: BLE001 (the library raises many kinds; all of them mean this)
-        raise InputError(f"dataset {name!r} cannot be loaded: {str(error).splitlines()[0]}") from None
+        raise InputError(f"dataset {name!r} cannot be loaded: {' '.join(str(error).split())}") from None
     splits = {}
     for split, table in found.items():
         known = _SPLITS.get(str(split).split("_")[0])
-        rows = list(enumerate(_named_labels(table, spec), start=1))
-        if known and known not in splits and any(row.get(spec.label) != -1 for _, row in rows):
+        rows = [
+            (line, row) for line, row in enumerate(_named_labels(table, spec), start=1) if row.get(spec.label) != -1
+        ]
+        if known and known not in splits and rows:
             splits[known] = rows
     return splits
 

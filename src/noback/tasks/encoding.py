@@ -55,6 +55,11 @@ class Encoder:
             self._encoded([column[row] for column in columns], example.gold) for row, example in enumerate(examples)
         ]
 
+    def _bounded(self, parts: list[list[int]]) -> list[list[int]]:
+        """The parts, each sentence cut to its own limit."""
+        pieces = zip(self._spec.parsed.pieces, parts, strict=True)
+        return [part[: self._spec.limit_of(p.index)] if isinstance(p, Sentence) else part for p, part in pieces]
+
     def batch(self, encoded: Sequence[Encoded]) -> Batch:
         """The examples side by side, padded to the longest."""
         longest = max(len(example.ids) for example in encoded)
@@ -78,8 +83,7 @@ class Encoder:
         """One piece's tokens in every example."""
         if isinstance(piece, Sentence):
             texts = [piece.render(example.sentences[piece.index]) for example in examples]
-            limit = self._spec.limit_of(piece.index)
-            return [ids[:limit] for ids in self._tokens(texts)]
+            return self._tokens(texts)
         if isinstance(piece, Literal):
             return self._tokens([piece.text]) * len(examples)
         kind = {"cls": "cls", "mask": "mask", "sep+": "sep"}[piece.kind]  # type: ignore[attr-defined]
@@ -92,7 +96,7 @@ class Encoder:
         return found
 
     def _encoded(self, parts: list[list[int]], gold: int) -> Encoded:
-        kept = self._fitted(parts)
+        kept = self._fitted(self._bounded(parts))
         ids: list[int] = []
         segments: list[int] = []
         segment, mask_position = 0, 0
@@ -103,7 +107,7 @@ class Encoder:
             ids += part
             segments += [min(segment, 1)] * len(part)
             segment += kind == "sep+"
-        return Encoded(ids, segments, mask_position, gold, kept is not parts)
+        return Encoded(ids, segments, mask_position, gold, kept != parts)
 
     def _fitted(self, parts: list[list[int]]) -> list[list[int]]:
         """The parts, their longest sentences shortened token by token until the prompt fits."""

@@ -19,6 +19,8 @@ def label_word_ids(words: Mapping[str, str], tokenizer: Any) -> list[int]:
         if len(found) != 1 or found[0] == tokenizer.unk_token_id:
             tokens = " ".join(repr(token) for token in tokenizer.convert_ids_to_tokens(found))
             count = f"{len(found)} tokens" if len(found) != 1 else "the unknown token"
+            if not found:
+                raise InputError(f"the tokenizer finds no token in {word!r}; are the model's tokenizer files there?")
             raise InputError(
                 f"label word {word!r} is {count} for this tokenizer ({tokens}); "
                 "a masked-LM task needs one token: choose another word"

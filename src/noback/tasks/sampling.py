@@ -25,20 +25,24 @@ class Drawn:
 def draw(found: Splits, spec: TaskSpec, shots: int | None, seed: int, limit: int) -> Drawn:
     """Train, validation and test by the protocol: k per label, the next k per label, the test set cut to `limit`."""
     notes: list[str] = []
+    if len(found) > 1 and "train" not in found:
+        raise InputError(f"the data has no train split (it has {', '.join(found)}); training needs one")
+    for name, examples in found.items():
+        check_labels(name, examples, spec)
     test, pool = draw_test(found, limit, notes)
-    if not pool:
-        raise InputError("the data has no train split; training needs one")
     pool = [pool[index] for index in np.random.RandomState(seed).permutation(len(pool))]
     if "test" in found and "validation" in found:
         train = pool if shots is None else _per_label(pool, spec, 0, shots, "train")
         held = shuffled(found["validation"], seed)
         validation = balanced(held, min(limit, shots * len(spec.labels) if shots else limit))
+        if len(validation) < len(held):
+            notes.append(f"validation: {len(validation)} of {len(held)} examples, balanced by label")
     elif shots is not None:
         train = _per_label(pool, spec, 0, shots, "train")
         validation = _per_label(pool, spec, shots, 2 * shots, "validation")
         notes.append(f"validation: the next {shots} examples per label of train")
     else:
-        validation = balanced(pool, min(limit, max(len(pool) // 10, 2 * len(spec.labels))))
+        validation = balanced(pool, min(limit, max(len(pool) // 10, min(2 * len(spec.labels), len(pool) // 2))))
         taken = set(map(id, validation))
         train = [example for example in pool if id(example) not in taken]
         notes.append(f"validation: {len(validation)} examples held out of train")
@@ -50,24 +54,22 @@ def draw(found: Splits, spec: TaskSpec, shots: int | None, seed: int, limit: int
 
 def draw_test(found: Splits, limit: int, notes: list[str]) -> tuple[list[Example], list[Example]]:
     """The test set, and what is left for training."""
-    pool = found.get("train", [])
-    if "test" in found:
-        source, name = found["test"], "test"
-    elif "validation" in found:
-        source, name = found["validation"], "dev"
+    if len(found) == 1:
+        (pool,) = found.values()
+        test = balanced(shuffled(pool, _TEST_SEED), min(limit, max(len(pool) // 3, 1)))
+        taken = set(map(id, test))
+        notes.append(f"there is one file only: {len(test)} examples of it, by seed {_TEST_SEED}, are the test set")
+        return test, [example for example in pool if id(example) not in taken]
+    name = "test" if "test" in found else "validation"
+    if name != "test":
         notes.append("there is no test split: by the protocol the dev split is the test set")
-    else:
-        size = min(limit, len(pool) // 3)
-        source = balanced(shuffled(pool, _TEST_SEED), size)
-        taken = set(map(id, source))
+    test = found[name]
+    if len(test) > limit:
         notes.append(
-            f"there is one file only: {len(source)} examples of it, drawn with seed {_TEST_SEED}, are the test set"
+            f"test: {limit} of {len(test)} examples of {name}, balanced by label, drawn with seed {_TEST_SEED}"
         )
-        return source, [example for example in pool if id(example) not in taken]
-    if len(source) <= limit:
-        return source, pool
-    notes.append(f"test: {limit} of {len(source)} examples of {name}, balanced by label, drawn with seed {_TEST_SEED}")
-    return balanced(shuffled(source, _TEST_SEED), limit), pool
+        test = balanced(shuffled(test, _TEST_SEED), limit)
+    return test, found.get("train", [])
 
 
 def shuffled(examples: list[Example], seed: int) -> list[Example]:

@@ -40,7 +40,11 @@ class TaskSpec:
             raise InputError(f"task {self.name!r} has {len(self.words)} label words; expected at least two")
         if self.metric not in METRICS:
             raise InputError(f"metric of task {self.name!r} is {self.metric!r}; expected one of {', '.join(METRICS)}")
-        if self.parsed.sentences > len(self.sentences):
+        if not all(word.strip() for word in self.words.values()):
+            raise InputError(f"task {self.name!r} has an empty label word")
+        if self.metric != "accuracy" and len(self.words) != 2:
+            raise InputError(f"metric {self.metric!r} of task {self.name!r} needs two labels; it has {len(self.words)}")
+        if self.parsed.sentences != len(self.sentences):
             raise InputError(
                 f"the template of task {self.name!r} shows {self.parsed.sentences} sentences "
                 f"but the task names {len(self.sentences)} columns for them"
@@ -85,17 +89,26 @@ def load_spec(name: str) -> TaskSpec:
 
 def spec_of(table: Mapping[str, Any], source: str) -> TaskSpec:
     """A specification from its table; a missing, unknown or wrong entry is named."""
-    kinds = {
-        "name": str, "template": str, "words": dict, "sentences": list, "label": str, "metric": str,
-        "max_length": int, "sentence_limits": list, "version": int, "about": str,
+    kinds = {  # entry -> (its kind, the kind of what it holds)
+        "name": (str, str), "template": (str, str), "words": (dict, str), "sentences": (list, str), "label": (str, str),
+        "metric": (str, str), "max_length": (int, int), "sentence_limits": (list, int), "version": (int, int),
+        "about": (str, str),
     }  # fmt: skip
     for key, value in table.items():
         if key not in kinds:
             raise InputError(f"task file {source!r} has an unknown entry {key!r}{suggestion(key, kinds)}")
-        if not isinstance(value, kinds[key]):
-            raise InputError(f"entry {key!r} of task file {source!r} is {value!r}; expected a {kinds[key].__name__}")
+        outer, inner = kinds[key]
+        if type(value) is not outer or not all(type(item) is inner for item in _held(value)):
+            within = "" if outer is inner else f" of {inner.__name__}"
+            raise InputError(f"entry {key!r} of task file {source!r} is {value!r}; expected a {outer.__name__}{within}")
     for key in ("name", "template", "words", "sentences"):
         if key not in table:
             raise InputError(f"task file {source!r} lacks the entry {key!r}")
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
     return TaskSpec(**values, source=source)
+
+
+def _held(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else [value]

@@ -16,7 +16,7 @@ from noback.errors import InputError
 from noback.tasks.data import Example, read_data
 from noback.tasks.encoding import Batch, Encoded, Encoder
 from noback.tasks.label_words import label_word_ids
-from noback.tasks.sampling import check_labels, draw, draw_test
+from noback.tasks.sampling import Drawn, check_labels, draw, draw_test
 from noback.tasks.spec import TaskSpec, load_spec
 
 
@@ -29,18 +29,23 @@ class Task:
         self.notes: tuple[str, ...] = ()
         self._encoder = Encoder(spec, tokenizer, model_limit)
         self._sets: dict[str, list[Encoded]] = {}
-        self._examples: dict[str, list[Example]] = {}
 
-    def draw(self, data: str | None, shots: int | None, seed: int, limit: int) -> None:
-        """Draw train, validation and test from the data by the protocol, and encode them."""
-        drawn = draw(read_data(_source(data, self.spec), self.spec), self.spec, shots, seed, limit)
+    def use(self, drawn: Drawn) -> None:
+        """Encode the sets that were drawn for a run."""
         self.notes = drawn.notes
         for name, examples in drawn.splits.items():
             self.add(name, examples)
 
+    def digest(self) -> str:
+        """BLAKE2b over what the sets became: another template, tokenizer or line of data is another digest."""
+        total = hashlib.blake2b(digest_size=16)
+        for name, encoded in sorted(self._sets.items()):
+            total.update(repr((name, [(one.ids, one.mask_position, one.gold) for one in encoded])).encode())
+        return total.hexdigest()
+
     def add(self, name: str, examples: list[Example]) -> None:
         """Encode a set under a name."""
-        self._examples[name], self._sets[name] = examples, self._encoder.encode(examples)
+        self._sets[name] = self._encoder.encode(examples)
         shortened = sum(example.shortened for example in self._sets[name])
         if shortened:
             self.notes += (f"{name}: {shortened} of {len(examples)} prompts were shortened to fit",)
@@ -84,11 +89,18 @@ def spec_for(task: str, columns: str | None) -> TaskSpec:
     return replace(spec, sentences=names[:-1], label=names[-1])
 
 
+def draw_examples(spec: TaskSpec, data: str | None, shots: int | None, seed: int, limit: int) -> Drawn:
+    """Train, validation and test from some data (none: the embedded) by the protocol."""
+    return draw(read_data(_source(data, spec), spec), spec, shots, seed, limit)
+
+
 def read_split(spec: TaskSpec, data: str | None, split: str, limit: int | None) -> tuple[list[Example], list[str]]:
     """One split of some data for evaluation, by the same rules as in training, and what was done to get it."""
     notes: list[str] = []
     found = read_data(_source(data, spec), spec)
-    if split == "test":
+    if len(found) == 1 and "train" not in found:  # one file: the split that is asked for
+        (examples,) = found.values()
+    elif split == "test":
         examples, _ = draw_test(found, limit or sum(map(len, found.values())), notes)
     elif split in found:
         examples = found[split]

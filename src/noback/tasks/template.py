@@ -14,15 +14,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from noback.errors import InputError
 from noback.options import suggestion
 
 SPECIALS = ("cls", "mask", "sep+")
 _SENTENCE = re.compile(r"(\+?)sent(-|l|u|)_(\d+)")
-# A bare lower-case word reads like a directive; text that should stand for itself starts with `_`.
-_LIKE_A_DIRECTIVE = re.compile(r"\+?[a-z]{2,}[-+]?(_\w*)?")
+# A bare lower-case word, or any near miss of a directive, is no text; text that looks like one starts with `_`.
+_LIKE_A_DIRECTIVE = re.compile(r"\s*([a-z]{2,}[-+]?(_\w*)?|(?i:\+?(sent.*|cls|mask|sep\+?)))\s*")
 _DIRECTIVES = (*SPECIALS, "sent_0", "+sent_0", "sent-_0", "sentl_0", "+sentl_0", "sentu_0", "sent_1", "+sentl_1")
 
 
@@ -85,6 +85,11 @@ class Template:
             elif piece.kind == "mask":
                 parts.append(mask)
         return "".join(parts)
+
+    def shown(self, columns: tuple[str, ...]) -> str:
+        """The prompt with its columns in braces."""
+        plain = tuple(replace(piece, change="") if isinstance(piece, Sentence) else piece for piece in self.pieces)
+        return Template(self.text, plain).render(tuple("{" + column + "}" for column in columns))
 
 
 def parse_template(text: str) -> Template:
