@@ -167,8 +167,15 @@ def test_a_model_cast_after_the_optimizer_was_made_is_still_the_one_that_moves()
 
 
 @pytest.mark.parametrize(
-    "options", [{"lr": 0}, {"lr": 1e-3, "eps": -1}, {"lr": float("nan")}, {"lr": 1, "noise": "pink"}]
+    "options",
+    [{"lr": 0}, {"lr": 1, "seed": -1}, {"lr": 1e-3, "eps": -1}, {"lr": float("nan")}, {"lr": 1, "noise": "pink"}],
 )
 def test_bad_options_are_refused(options):
     with pytest.raises(InputError):
         MeZO(nn.Linear(2, 2), **options)
+
+
+def test_a_closure_that_returns_many_numbers_is_refused():
+    model, _ = regression()
+    with pytest.raises(InputError, match="expected one number"):
+        MeZO(model, lr=1e-2).step(lambda: torch.ones(3))

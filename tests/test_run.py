@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from noback import InputError, NobackError, RunConfig, Sgd, TwoSided, resume, train, tuned_run
+from noback import InputError, NobackError, RunConfig, Sgd, TwoSided, predict, resume, train, tuned_run
 from noback.folder import RunFolder
 from noback.journal import read_journal
 from noback.run import Interrupted
@@ -174,3 +174,18 @@ def test_data_that_changed_since_the_run_began_is_refused(config, data_folder, t
     path.write_text(path.read_text().replace("warm", "cold"))
     with pytest.raises(InputError, match="the data or the task file has changed"):
         resume(tmp_path / "run")
+
+
+def test_a_journal_alone_knows_its_task(config, tmp_path):
+    """The task file may be gone: what is tuned, and what its labels mean, stands in the journal."""
+    task = tmp_path / "mine.toml"
+    task.write_text(
+        'name = "mine"\ntemplate = "*cls**sent_0*_It_was*mask*.*sep+*"\nsentences = ["sentence"]\n'
+        '[words]\n0 = "dull"\n1 = "funny"\n'
+    )
+    result = train(dataclasses.replace(config, task=str(task)), tmp_path / "run")
+    task.unlink()
+    tuned, _ = tuned_run(tmp_path / "run" / "journal")
+    assert tuned.weights.digest() == result.weights
+    assert tuned.task.spec.words == {"0": "dull", "1": "funny"}
+    assert sum(predict(tuned, ["a warm film"])[0].values()) == pytest.approx(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from noback.tuned import evaluate, export, predict, tuned_run
 
 __version__ = version("noback")
+
+# Idle threads of torch's OpenMP spin for milliseconds on the core that the noise needs next. The library reads this
+# when it is loaded, so it serves where noback is imported before torch; elsewhere it changes nothing.
+os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 # Public name -> its room. Rooms are opened when used, so that `import noback` is fast.
 _ROOMS = {

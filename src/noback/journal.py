@@ -23,6 +23,7 @@ from noback.values import to_float32
 
 _MAGIC = b"noback journal 1\n"
 _STEP, _EVALUATION = 1, 2
+_sync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class Journal:
         with _Saying(self._path), open(self._path, "ab", buffering=0) as file:
             if file.write(data) != len(data):  # a full disk can take a part; resume drops the torn record
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fdatasync(file.fileno())
+            _sync(file.fileno())
 
 
 def read_journal(path: Path) -> Contents:

@@ -45,6 +45,12 @@ class MeZO:
         noise: str = "normal",
         journal: str | os.PathLike[str] | None = None,
     ) -> None:
+        if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+            raise InputError(
+                "a scripted or traced module hides its weights from torch functions; give the module itself"
+            )
+        if not isinstance(seed, int) or not 0 <= seed < 2**64:
+            raise InputError(f"seed is {seed!r}; expected a whole number from 0 to {2**64 - 1}")
         self._estimator = TwoSided(eps, directions)
         self._rule = Sgd(lr, weight_decay)
         self._seed = seed
@@ -109,6 +115,8 @@ class MeZO:
     def _loss(self, closure: Callable[[], float | Tensor], point: Move) -> float:
         with Displaced(self._weights, self._names, point):
             loss = closure()
+        if isinstance(loss, Tensor) and loss.numel() != 1:
+            raise InputError(f"the closure returned a tensor of shape {tuple(loss.shape)}; expected one number")
         return float(loss)
 
     def _move(self, record: StepRecord) -> Move:

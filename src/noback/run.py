@@ -22,7 +22,7 @@ from noback.folder import RunFolder, next_folder
 from noback.journal import Contents, Journal, StepRecord, read_journal, rounded
 from noback.objectives import METRICS, accuracy, cross_entropy
 from noback.snapshot import newest_snapshot, prune_snapshots, save_snapshot
-from noback.tasks import Drawn, Task, draw_examples, spec_for
+from noback.tasks import Drawn, Task, TaskSpec, draw_examples, spec_for
 from noback.values import Estimate, Move, direction_seeds
 from noback.weights import Weights
 
@@ -99,10 +99,13 @@ class Interrupted(NobackError):
 class Run:
     """A configuration, its model and engine, and the folder that records it."""
 
-    def __init__(self, config: RunConfig, folder: RunFolder, watcher: Watcher | None = None) -> None:
+    def __init__(
+        self, config: RunConfig, folder: RunFolder, watcher: Watcher | None = None, spec: TaskSpec | None = None
+    ) -> None:
+        """`spec` is the task as a journal recorded it; none: as the configuration names it."""
         self.config, self.folder, self.watcher = config, folder, watcher or Silent()
         self.model, self.tokenizer = open_model(config.model, config.dtype)
-        self.task = Task(spec_for(config.task, config.columns), self.tokenizer, model_limit(self.model))
+        self.task = Task(spec or spec_for(config.task, config.columns), self.tokenizer, model_limit(self.model))
         self.weights = Weights(config.adapter.tuned(self.model), config.noise)
         self.engine: Engine = Local(
             self.model,
@@ -119,6 +122,7 @@ class Run:
             "format": 1,
             "config": self.config.table(),
             "config_digest": self.config.digest(),
+            "task": self.task.spec.table(),
             "base": self.base,
             "data": self.task.digest(),
             "directions": self.config.estimator.directions,

@@ -15,7 +15,7 @@ from noback.errors import InputError, NobackError
 from noback.folder import RunFolder
 from noback.journal import Contents, read_journal
 from noback.run import Run, Score, Watcher, drawn_data, recorded_config
-from noback.tasks import read_split, spec_for
+from noback.tasks import read_split, spec_of, with_columns
 
 
 def open_run(
@@ -37,7 +37,12 @@ def open_run(
                 f"run {str(folder.path)!r} has no journal yet; start it with `noback resume {folder.path}`"
             )
         contents = read_journal(folder.journal)
-    run = Run(dataclasses.replace(config, model=model or config.model), folder, watcher)
+    run = Run(
+        dataclasses.replace(config, model=model or config.model),
+        folder,
+        watcher,
+        spec_of(contents.header["task"], "journal"),
+    )
     run.check_base(contents)
     return run, contents
 
@@ -80,13 +85,13 @@ def evaluate(
         if split not in ("train", "validation", "test"):
             raise InputError(f"unknown split {split!r}; expected train, validation or test")
         return run.score(split), list(run.task.notes)
-    spec = spec_for(config.task, columns or config.columns)
+    spec = run.task.spec if columns is None else with_columns(run.task.spec, columns)
     examples, notes = read_split(spec, data or config.data, split, config.test_limit)
     run.task.add("asked", examples)
     return run.score("asked"), notes
 
 
-def predict(run: Run, texts: Sequence[tuple[str, ...]]) -> list[dict[str, float]]:
+def predict(run: Run, texts: Sequence[str | tuple[str, ...]]) -> list[dict[str, float]]:
     """Each text's labels with their probabilities."""
     logits = run.engine.score(run.task.prompts(texts), [STILL])[0]
     return [dict(zip(run.task.spec.labels, row.tolist(), strict=True)) for row in torch.softmax(logits.double(), dim=1)]
@@ -98,9 +103,9 @@ def check_target(target: Path) -> None:
         raise InputError(f"{str(target)!r} exists and is not empty; choose another folder")
 
 
-def export(run: Run, target: Path) -> None:
+def export(run: Run, target: str | os.PathLike[str]) -> None:
     """Write the model and its tokenizer as an ordinary Hugging Face folder."""
-    check_target(target)
+    check_target(Path(target))
     try:
         run.model.save_pretrained(target)
         run.tokenizer.save_pretrained(target)

@@ -31,6 +31,7 @@ class Weights:
         self._tensors = {name: tensors[name] for name in sorted(tensors)}
         self.family = FAMILIES[noise]
         self._ids = _tensor_ids(self._tensors)
+        self._places: dict[str, tuple[object, tuple[NDArray[Any], Place]]] = {}
         for name, tensor in self.tensors.items():
             _check(name, tensor)
 
@@ -65,10 +66,14 @@ class Weights:
 
     def advance(self, moves: Sequence[Move]) -> None:
         """Apply the moves in their order, in one pass over each tensor."""
-        undecayed = [Move(move.terms) for move in moves]
-        for name in self._tensors:
-            mine = moves if is_decayed(name) else undecayed
-            directions.advance(*self._placed(name), self.family, mine, threads=torch.get_num_threads())
+        threads = torch.get_num_threads()
+        if all(move.decay == 1.0 for move in moves):
+            directions.advance([self._placed(name) for name in self._tensors], self.family, moves, threads=threads)
+            return
+        spared = [Move(move.terms) for move in moves]
+        for decayed, mine in ((True, moves), (False, spared)):
+            parts = [self._placed(name) for name in self._tensors if is_decayed(name) is decayed]
+            directions.advance(parts, self.family, mine, threads=threads)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Overwrite the tensors with others of the same names, shapes and dtypes."""
@@ -80,9 +85,14 @@ class Weights:
         return digest(self.tensors)
 
     def _placed(self, name: str) -> tuple[NDArray[Any], Place]:
-        tensor = self._tensors[name].detach()
-        matrix = tensor.view(len(tensor), -1)
-        return tensor_array(matrix), Place(self._ids[name], matrix.shape[1])
+        """The tensor's memory as a matrix, and its place in the noise; made anew when the storage has changed."""
+        tensor = self._tensors[name]
+        storage, placed = self._places.get(name, (None, None))
+        if placed is None or storage != (tensor.data_ptr(), tensor.dtype):
+            matrix = tensor.detach().view(len(tensor), -1)
+            placed = tensor_array(matrix), Place(self._ids[name], matrix.shape[1])
+            self._places[name] = ((tensor.data_ptr(), tensor.dtype), placed)
+        return placed
 
 
 def is_decayed(name: str) -> bool:

@@ -52,8 +52,8 @@ def test_numba_equals_the_twin_bit_for_bit(family, dtype, rows, columns, first, 
     slow = philox.perturbed(weight, place, family, MOVES)
     fast = philox_numba.perturbed(weight, place, family, MOVES, threads=threads)
     assert slow.tobytes() == fast.tobytes()
-    philox.advance(twin := weight.copy(), place, family, MOVES)
-    philox_numba.advance(ours := weight.copy(), place, family, MOVES, threads=threads)
+    philox.advance([(twin := weight.copy(), place)], family, MOVES)
+    philox_numba.advance([(ours := weight.copy(), place)], family, MOVES, threads=threads)
     assert twin.tobytes() == ours.tobytes()
 
 
@@ -65,11 +65,11 @@ def test_numba_equals_the_twin_bit_for_bit(family, dtype, rows, columns, first, 
 def test_any_cut_equals_the_whole(implementation, family, dtype, cut_row, cut_column):
     whole = weight_of((70, 90), dtype)
     start = whole.copy()
-    implementation.advance(whole, Place(9, 90), family, MOVES)
+    implementation.advance([(whole, Place(9, 90))], family, MOVES)
     for rows in (slice(0, cut_row), slice(cut_row, 70)):
         for columns in (slice(0, cut_column), slice(cut_column, 90)):
             part = start[rows, columns].copy()
-            implementation.advance(part, Place(9, 90, rows.start, columns.start), family, MOVES)
+            implementation.advance([(part, Place(9, 90, rows.start, columns.start))], family, MOVES)
             assert part.tobytes() == whole[rows, columns].tobytes()
 
 
@@ -108,7 +108,7 @@ def test_stochastic_rounding_is_right_on_average():
     weight = philox.round_to_nearest(np.ones((512, 512), dtype=np.float32))
     family = FAMILIES["rademacher"]
     step = 2.0**-7  # between 1 and the next bfloat16
-    philox_numba.advance(weight, Place(3, 512), family, [Move((Term(1, 0.01 * step),))])
+    philox_numba.advance([(weight, Place(3, 512))], family, [Move((Term(1, 0.01 * step),))])
     values = (weight.astype(np.uint32) << 16).view(np.float32)
     signs = philox.perturbed(np.zeros((512, 512), np.float32), Place(3, 512), family, [Move((Term(1, 1.0),))])[0]
     assert ((values > 1) & (signs < 0)).sum() == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from noback.cli.commands import add_json, add_run, say
-from noback.errors import InputError
 
 HELP = "label texts with a run's weights"
 DESCRIPTION = """
@@ -32,13 +31,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     tuned, _ = tuned_run(arguments.run, arguments.at, model=arguments.model, watcher=Display())
     spec = tuned.task.spec
-    texts = [tuple(text.split("\t")) if len(spec.sentences) > 1 else (text,) for text in arguments.texts]
-    for text in texts:
-        if len(text) != len(spec.sentences):
-            raise InputError(
-                f"text {text[0]!r} has {len(text)} sentences; task {spec.name!r} needs {len(spec.sentences)}, "
-                "parted by a tab"
-            )
+    several = len(spec.sentences) > 1
+    texts = [tuple(text.split("\t")) if several else text for text in arguments.texts]
     predictions = [
         {"text": text, "label": max(chances, key=lambda label: chances[label]), "probabilities": chances}
         for text, chances in zip(arguments.texts, predict(tuned, texts), strict=True)

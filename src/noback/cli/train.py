@@ -55,5 +55,5 @@ def summary(result: Result) -> str:
         f"  best validation at step {result.best_step} of {result.steps}; the last step's weights: {result.final:.1%}\n"
         f"  {result.forwards:,} forwards in {result.seconds:.0f} s; the journal has {result.journal_bytes:,} bytes\n"
         f"  run folder {result.run}\n"
-        f'  try: noback predict {result.run} "a lovely little film"'
+        f'  try: noback predict {result.run} "TEXT"'
     )

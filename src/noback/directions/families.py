@@ -32,7 +32,7 @@ _QUANTILES = (
 # fmt: on
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Family:
     """A family of directions: an element is `values[its bits]`, `bits` of them an element."""
 

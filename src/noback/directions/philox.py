@@ -94,20 +94,21 @@ def perturbed(
     return out
 
 
-def advance(weight: Array, place: Place, family: Family, moves: Sequence[Move]) -> None:
-    """Apply the moves to the weight in place, one after the other; bfloat16 is rounded stochastically after each."""
-    rows = np.arange(len(weight), dtype=np.int64) + place.first_row
-    value = _to_float32(weight)
-    for move in moves:
-        if move.decay != 1.0:
-            value *= np.float32(move.decay)
-        value = _add_terms(value, place, family, move, rows)
-        if weight.dtype != np.float32:
-            bits = element_bits(
-                move.rounding_seed, place, rows, weight.shape[1], bits=ROUNDING_BITS, stream=ROUNDING_STREAM
-            )
-            value = _to_float32(round_stochastically(value, bits))
-    weight[...] = value if weight.dtype == np.float32 else round_to_nearest(value)
+def advance(parts: Sequence[tuple[Array, Place]], family: Family, moves: Sequence[Move]) -> None:
+    """Apply the moves to each array in place, one after the other; bfloat16 is rounded stochastically after each."""
+    for weight, place in parts:
+        rows = np.arange(len(weight), dtype=np.int64) + place.first_row
+        value = _to_float32(weight)
+        for move in moves:
+            if move.decay != 1.0:
+                value *= np.float32(move.decay)
+            value = _add_terms(value, place, family, move, rows)
+            if weight.dtype != np.float32:
+                random = element_bits(
+                    move.rounding_seed, place, rows, weight.shape[1], bits=ROUNDING_BITS, stream=ROUNDING_STREAM
+                )
+                value = _to_float32(round_stochastically(value, random))
+        weight[...] = value if weight.dtype == np.float32 else round_to_nearest(value)
 
 
 def round_to_nearest(value: NDArray[np.float32]) -> NDArray[np.uint16]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import cache, lru_cache
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -20,7 +21,7 @@ from noback.directions.philox import Array, Place, fold
 from noback.values import Move
 
 _TILE_COLUMNS = 256  # a normal band's tile is 16 KiB of float32: half of a first-level cache
-_SERIAL_BELOW = 32768  # elements; under this, handing work to a thread costs more than it saves
+_CHUNK = 262_144  # elements that a thread takes at a time: about a fifth of a millisecond
 _MOVES_A_PASS = 512  # bounds the folded tables to half a megabyte
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
@@ -38,45 +39,42 @@ def perturbed(
     threads: int = 1,
 ) -> Array:
     """As `philox.perturbed`; writes to `out` where one is given."""
-    chosen = np.arange(len(weight), dtype=np.int64) + place.first_row if rows is None else rows
+    chosen, groups = _whole(len(weight), place.first_row, family.band) if rows is None else _grouped(rows, family.band)
     if out is None:
         out = np.empty((len(points), len(chosen), weight.shape[1]), dtype=weight.dtype)
-    seeds, seed_of_term, starts, tables = _folded(family, points)
-    half = weight.dtype != np.float32
-    source, target = _as_both(weight), _as_both(out)
-    groups = _groups(chosen, family.band)
-    _share_out(
-        threads,
-        groups,
-        weight.shape[1] * len(chosen) * len(points),
-        lambda first, last: _perturb(
-            half, *source, *target, chosen, groups[first : last + 1], np.int64(place.first_row), *_where(place),
-            np.int64(family.bits), seeds, seed_of_term, starts, tables,
-        ),
-    )  # fmt: skip
+    seeds, seed_of_term, starts, tables = _folded(family, tuple(points))
+    both = (weight.dtype != np.float32, *_as_both(weight), *_as_both(out))
+    where = (np.int64(place.first_row), *_where(place), np.int64(family.bits), seeds, seed_of_term, starts, tables)
+    bands = len(groups) - 1
+    step = _bands_a_chunk(out.size, bands) if threads > 1 else bands
+    chunks = [(*both, chosen, groups[first : first + step + 1], *where) for first in range(0, bands, step)]
+    _share_out(threads if len(chunks) > 1 else 1, _perturb, chunks)
     return out
 
 
-def advance(weight: Array, place: Place, family: Family, moves: Sequence[Move], *, threads: int = 1) -> None:
-    """As `philox.advance`."""
-    rows = np.arange(len(weight), dtype=np.int64) + place.first_row
-    groups = _groups(rows, family.band)
-    half, both = weight.dtype != np.float32, _as_both(weight)
+def advance(parts: Sequence[tuple[Array, Place]], family: Family, moves: Sequence[Move], *, threads: int = 1) -> None:
+    """As `philox.advance`; all arrays are cut into chunks of bands that the threads take in turn."""
     for begin in range(0, len(moves), _MOVES_A_PASS):
-        part = moves[begin : begin + _MOVES_A_PASS]
-        term_seeds, starts, tables = _terms(family, part)
-        decays = np.array([move.decay for move in part], dtype=np.float32)
-        rounding = np.array([move.rounding_seed for move in part], dtype=np.uint64)
-        where = (np.int64(place.first_row), *_where(place), np.int64(family.bits))
-        sweep = partial(_advance_bands, half, both, groups, (*where, term_seeds, starts, tables, decays, rounding))
-        _share_out(threads, groups, weight.size * len(part), sweep)
+        some = moves[begin : begin + _MOVES_A_PASS]
+        decays = np.array([move.decay for move in some], dtype=np.float32)
+        rounding = np.array([move.rounding_seed for move in some], dtype=np.uint64)
+        packed = (np.int64(family.bits), *_terms(family, some), decays, rounding)
+        chunks = []
+        for weight, place in parts:
+            both = (weight.dtype != np.float32, *_as_both(weight))
+            where = (np.int64(place.first_row), *_where(place), *packed)
+            bands = (place.first_row + len(weight) - 1) // family.band - place.first_row // family.band + 1
+            step = _bands_a_chunk(weight.size, bands)
+            chunks += [(*both, first, min(first + step, bands), *where) for first in range(0, bands, step)]
+        _share_out(threads, _advance, chunks)
 
 
-def _advance_bands(half, both, groups, rest, first, last):  # type: ignore[no-untyped-def]
-    _advance(half, *both, groups[first : last + 1], *rest)
+def _bands_a_chunk(elements: int, bands: int) -> int:
+    return max(bands * _CHUNK // elements, 1)
 
 
 def _terms(family: Family, moves: Sequence[Move]) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.float32]]:
+    """The moves' seeds one after the other, where each move's begin, and their folded tables."""
     terms = [term for move in moves for term in move.terms]
     starts = np.cumsum([0] + [len(move.terms) for move in moves], dtype=np.int64)
     tables = np.empty((max(len(terms), 1), len(family.values)), dtype=np.float32)
@@ -85,19 +83,26 @@ def _terms(family: Family, moves: Sequence[Move]) -> tuple[NDArray[np.uint64], N
     return np.array([term.seed for term in terms], dtype=np.uint64), starts, tables
 
 
+@lru_cache(maxsize=4)
 def _folded(
-    family: Family, points: Sequence[Move]
+    family: Family, points: tuple[Move, ...]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    """The points' terms with each seed once; every tensor of a step asks for the same."""
     term_seeds, starts, tables = _terms(family, points)
     seeds, seed_of_term = np.unique(term_seeds, return_inverse=True)
     return seeds, seed_of_term.astype(np.int64), starts, tables
 
 
-def _groups(rows: NDArray[np.int64], band: int) -> NDArray[np.int64]:
-    """Where each band begins in the ascending `rows`, and at the end their number."""
+@lru_cache(maxsize=256)
+def _whole(rows: int, first_row: int, band: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    return _grouped(np.arange(first_row, first_row + rows, dtype=np.int64), band)
+
+
+def _grouped(rows: NDArray[np.int64], band: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The ascending rows, and where among them each band begins, at the end their number."""
     bands = rows // band
     begins = np.flatnonzero(np.diff(bands, prepend=bands[:1] - 1))
-    return np.append(begins, len(rows)).astype(np.int64)
+    return rows, np.append(begins, len(rows)).astype(np.int64)
 
 
 def _where(place: Place) -> tuple[np.uint64, np.uint64, np.uint32]:
@@ -106,21 +111,24 @@ def _where(place: Place) -> tuple[np.uint64, np.uint64, np.uint32]:
 
 def _as_both(array: Array) -> tuple[NDArray[np.float32], NDArray[np.uint16]]:
     """The array under its own type, and an empty one of the other: one compiled kernel serves both."""
-    none = (0,) * array.ndim
     if array.dtype == np.float32:
-        return array, np.empty(none, dtype=np.uint16)
-    return np.empty(none, dtype=np.float32), array
+        return array, _NONE[array.ndim, np.uint16]
+    return _NONE[array.ndim, np.float32], array
 
 
-def _share_out(threads: int, groups: NDArray[np.int64], work: int, sweep: Callable[[int, int], None]) -> None:
-    """Run `sweep(first, last)` over the bands, in this thread and `threads - 1` others."""
-    bands = len(groups) - 1
-    if threads <= 1 or work < _SERIAL_BELOW or bands < threads:
-        sweep(0, bands)
-        return
-    edges = [bands * index // threads for index in range(threads + 1)]
-    others = [_pool(threads).submit(sweep, edges[i], edges[i + 1]) for i in range(1, threads)]
-    sweep(edges[0], edges[1])
+_NONE = {(ndim, kind): np.empty((0,) * ndim, dtype=kind) for ndim in (2, 3) for kind in (np.float32, np.uint16)}
+
+
+def _share_out(threads: int, kernel: Callable[..., None], chunks: Sequence[tuple[Any, ...]]) -> None:
+    """Run the kernel on every chunk; a thread that is held up (torch's own may still spin) takes fewer of them."""
+    left = iter(chunks)
+
+    def work() -> None:
+        for chunk in left:
+            kernel(*chunk)
+
+    others = [_pool(threads).submit(work) for _ in range(1, threads)]
+    work()
     for other in others:
         other.result()
 
@@ -161,6 +169,12 @@ def _words(words, seed, band, first_column, count, columns, tensor, stream):  # 
 def _add(tile, words, table, shift, mask, count):  # type: ignore[no-untyped-def]
     for j in range(count):
         tile[j] += table[np.uint64((words[j] >> shift) & mask)]
+
+
+@njit(cache=True, nogil=True)
+def _scale(tile, factor, count):  # type: ignore[no-untyped-def]
+    for j in range(count):
+        tile[j] *= factor
 
 
 @njit(cache=True, nogil=True)
@@ -247,18 +261,19 @@ def _perturb(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _advance(  # type: ignore[no-untyped-def]
-    half, w32, w16, groups, first_row, first_column, columns, tensor, bits, term_seeds, starts, tables, decays,
-    rounding,
+    half, w32, w16, first_band, last_band, first_row, first_column, columns, tensor, bits,
+    term_seeds, starts, tables, decays, rounding,
 ):  # fmt: skip
     band = 128 // bits
     mask = np.uint32((1 << bits) - 1)
-    width = w16.shape[1] if half else w32.shape[1]
+    height, width = w16.shape if half else w32.shape
     step = min(_TILE_COLUMNS, width)
     words = np.empty((4, step), dtype=np.uint32)
     tile = np.empty((band, step), dtype=np.float32)
-    for group in range(len(groups) - 1):
-        first, last = groups[group], groups[group + 1]
-        here = (first + first_row) // band
+    copied = half or len(decays) > 1  # many moves go faster in a tile of its own, one does not
+    for index in range(first_band, last_band):
+        here = first_row // band + index
+        first, last = max(here * band - first_row, 0), min((here + 1) * band - first_row, height)
         for begin in range(0, width, step):
             count = min(step, width - begin)
             end = begin + count
@@ -266,29 +281,26 @@ def _advance(  # type: ignore[no-untyped-def]
             for local in range(first, last):
                 if half:
                     _load_bfloat16(tile[local - first], w16[local, begin:end], count)
-                else:
+                elif copied:
                     _load(tile[local - first], w32[local, begin:end], count)
             for move in range(len(decays)):
                 if decays[move] != np.float32(1.0):
-                    for local in range(last - first):
-                        for j in range(count):
-                            tile[local, j] *= decays[move]
+                    for local in range(first, last):
+                        _scale(tile[local - first] if copied else w32[local, begin:end], decays[move], count)
                 for term in range(starts[move], starts[move + 1]):
                     _words(words, term_seeds[term], here, column, count, columns, tensor, 0)
                     for local in range(first, last):
                         first_bit = ((local + first_row) % band) * bits
-                        _add(
-                            tile[local - first], words[first_bit // 32], tables[term], np.uint32(first_bit % 32),
-                            mask, count,
-                        )  # fmt: skip
+                        row = tile[local - first] if copied else w32[local, begin:end]
+                        _add(row, words[first_bit // 32], tables[term], np.uint32(first_bit % 32), mask, count)
                 if half:
                     for local in range(first, last):
-                        row = local + first_row
-                        if local == first or row % 8 == 0:
-                            _words(words, rounding[move], row // 8, column, count, columns, tensor, 1)
-                        _round(tile[local - first], words[(row % 8) // 2], np.uint32(16 * (row % 2)), count)
+                        number = local + first_row
+                        if local == first or number % 8 == 0:
+                            _words(words, rounding[move], number // 8, column, count, columns, tensor, 1)
+                        _round(tile[local - first], words[(number % 8) // 2], np.uint32(16 * (number % 2)), count)
             for local in range(first, last):
                 if half:
                     _store_bfloat16(w16[local, begin:end], tile[local - first], count)
-                else:
+                elif copied:
                     _store(w32[local, begin:end], tile[local - first], count)

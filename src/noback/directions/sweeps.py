@@ -37,9 +37,9 @@ def perturb(
         _numba.perturbed(weight, place, family, points, rows, out=out, threads=threads)
 
 
-def advance(weight: Array, place: Place, family: Family, moves: Sequence[Move], *, threads: int = 1) -> None:
-    """Apply the moves to the weight in place."""
+def advance(parts: Sequence[tuple[Array, Place]], family: Family, moves: Sequence[Move], *, threads: int = 1) -> None:
+    """Apply the moves to each array in place."""
     if _numba is None:
-        philox.advance(weight, place, family, moves)
+        philox.advance(parts, family, moves)
     else:
-        _numba.advance(weight, place, family, moves, threads=threads)
+        _numba.advance(parts, family, moves, threads=threads)

@@ -2,7 +2,19 @@
 
 from noback.tasks.encoding import Batch
 from noback.tasks.sampling import Drawn
-from noback.tasks.spec import TaskSpec, load_spec, task_names
-from noback.tasks.task import Task, draw_examples, read_split, spec_for
+from noback.tasks.spec import TaskSpec, load_spec, spec_of, task_names
+from noback.tasks.task import Task, draw_examples, read_split, spec_for, with_columns
 
-__all__ = ["Batch", "Drawn", "Task", "TaskSpec", "draw_examples", "load_spec", "read_split", "spec_for", "task_names"]
+__all__ = [
+    "Batch",
+    "Drawn",
+    "Task",
+    "TaskSpec",
+    "draw_examples",
+    "load_spec",
+    "read_split",
+    "spec_for",
+    "spec_of",
+    "task_names",
+    "with_columns",
+]

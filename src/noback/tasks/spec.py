@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ class TaskSpec:
     sentence_limits: tuple[int, ...] = ()  # tokens of sentence 0, 1, ...; none: only the whole prompt is bounded
     version: int = 1
     about: str = ""
-    source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         for name, limit in (("max_length", self.max_length), *(("sentence_limits", n) for n in self.sentence_limits)):
@@ -49,6 +48,11 @@ class TaskSpec:
                 f"the template of task {self.name!r} shows {self.parsed.sentences} sentences "
                 f"but the task names {len(self.sentences)} columns for them"
             )
+
+    def table(self) -> dict[str, Any]:
+        """The specification as `spec_of` reads it."""
+        table = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in table.items()}
 
     @cached_property
     def parsed(self) -> Template:
@@ -105,7 +109,7 @@ def spec_of(table: Mapping[str, Any], source: str) -> TaskSpec:
         if key not in table:
             raise InputError(f"task file {source!r} lacks the entry {key!r}")
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
-    return TaskSpec(**values, source=source)
+    return TaskSpec(**values)
 
 
 def _held(value: Any) -> list[Any]:

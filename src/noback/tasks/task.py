@@ -37,8 +37,8 @@ class Task:
             self.add(name, examples)
 
     def digest(self) -> str:
-        """BLAKE2b over what the sets became: another template, tokenizer or line of data is another digest."""
-        total = hashlib.blake2b(digest_size=16)
+        """BLAKE2b over what the sets became: another template, label word, tokenizer or line of data shows."""
+        total = hashlib.blake2b(repr(self.word_ids).encode(), digest_size=16)
         for name, encoded in sorted(self._sets.items()):
             total.update(repr((name, [(one.ids, one.mask_position, one.gold) for one in encoded])).encode())
         return total.hexdigest()
@@ -70,16 +70,26 @@ class Task:
         for begin in range(0, len(encoded), size):
             yield self._encoder.batch(encoded[begin : begin + size])
 
-    def prompts(self, texts: Sequence[tuple[str, ...]]) -> Batch:
-        """Unlabelled texts as one batch."""
-        return self._encoder.batch(self._encoder.encode([Example(sentences, 0) for sentences in texts]))
+    def prompts(self, texts: Sequence[str | tuple[str, ...]]) -> Batch:
+        """Unlabelled texts as one batch; a text of several sentences is a tuple."""
+        examples = [Example((text,) if isinstance(text, str) else tuple(text), 0) for text in texts]
+        for example in examples:
+            if len(example.sentences) != len(self.spec.sentences):
+                raise InputError(
+                    f"text {example.sentences[0]!r} has {len(example.sentences)} sentences; "
+                    f"task {self.spec.name!r} needs {len(self.spec.sentences)}"
+                )
+        return self._encoder.batch(self._encoder.encode(examples))
 
 
 def spec_for(task: str, columns: str | None) -> TaskSpec:
-    """The task's specification, its columns renamed where `columns` says so (sentences first, the label last)."""
+    """The task's specification, its columns renamed where `columns` says so."""
     spec = load_spec(task)
-    if columns is None:
-        return spec
+    return spec if columns is None else with_columns(spec, columns)
+
+
+def with_columns(spec: TaskSpec, columns: str) -> TaskSpec:
+    """The specification for data whose columns have other names: sentences first, the label last."""
     names = tuple(name.strip() for name in columns.split(","))
     if len(names) != len(spec.sentences) + 1:
         raise InputError(
