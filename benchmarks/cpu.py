@@ -13,19 +13,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 
-import noback  # noqa: F401, I001 (before torch, as the command line does it)
+import noback  # noqa: F401  # isort: skip  (before torch, as on the command line: it settles how torch's idle threads wait)
 import torch
+from machine import machine
 from safetensors.torch import load_file
 
 from noback.config import RunConfig
@@ -197,31 +195,6 @@ def side_by_side(calls: dict[str, Callable[[], object]]) -> dict[str, list[float
 
 def rounded(values: dict[str, float], digits: int = 1) -> dict[str, float]:
     return {name: round(value, digits) for name, value in values.items()}
-
-
-def machine() -> dict:
-    def git(*words: str) -> str:
-        return subprocess.run(
-            ["git", *words], capture_output=True, text=True, cwd=Path(__file__).parent, check=True
-        ).stdout.strip()
-
-    cpu = next(
-        (
-            line.split(":")[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        ),
-        "",
-    )
-    return {
-        "cpu": cpu or platform.processor(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        **{name: metadata.version(name) for name in ("noback", "torch", "transformers", "numba", "numpy")},
-        "commit": git("rev-parse", "--short", "HEAD") + ("-dirty" if git("status", "--porcelain", "src") else ""),
-        "date": time.strftime("%Y-%m-%d"),
-    }
 
 
 if __name__ == "__main__":

@@ -1,0 +1,46 @@
+"""What noback reaches with the embedded model, by the commands of the README.
+
+    python benchmarks/accuracy.py                  the embedded reviews
+    python benchmarks/accuracy.py --sst2 FOLDER    and SST-2 (train and dev files), 512 and 16 examples per label
+
+Writes benchmarks/results/accuracy.json. Each run is `noback train --json` in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from machine import machine
+
+RESULTS = Path(__file__).parent / "results" / "accuracy.json"
+SST2 = "--task sst2 --data-seed 13 --steps 500 --batch 64 --eps 1e-3"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sst2", type=Path, metavar="FOLDER")
+    arguments = parser.parse_args()
+    runs = {"": []}
+    if arguments.sst2:
+        data = ["--data", str(arguments.sst2)]
+        runs |= {f"{SST2} --shots 512 --lr 1e-5": data, f"{SST2} --shots 16 --lr 2e-5": data}
+    results = {"machine": machine(), "runs": [run(flags.split(), data) for flags, data in runs.items()]}
+    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    print(json.dumps(results, indent=2))
+
+
+def run(flags: list[str], data: list[str]) -> dict:
+    """One run's result; its folder and its paths stay out of the results file."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "noback", "train", *flags, *data, "--json", "--out", str(Path(folder) / "run")]
+        result = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    return {"command": " ".join(["noback train", *flags]), **{k: v for k, v in result.items() if k != "run"}}
+
+
+if __name__ == "__main__":
+    main()
