@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from noback.adapters import Full
+    from noback.cli.display import Display
     from noback.config import RunConfig
     from noback.errors import DamagedError, InputError, NobackError
     from noback.estimators import TwoSided
@@ -26,6 +27,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 # Public name -> its room. Rooms are opened when used, so that `import noback` is fast.
 _ROOMS = {
     "DamagedError": "errors",
+    "Display": "cli.display",
     "Full": "adapters",
     "InputError": "errors",
     "MeZO": "mezo",
@@ -46,6 +48,7 @@ _ROOMS = {
 
 __all__ = [
     "DamagedError",
+    "Display",
     "Full",
     "InputError",
     "MeZO",

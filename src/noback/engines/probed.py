@@ -126,9 +126,10 @@ class Probes:
         return value.dim() == 1 or (len(value) == 1 and len(self._points) * self._examples > 1)
 
     def _spread(self, value: Tensor) -> Tensor:
-        if self._is_shared(value):
-            return value.expand(len(self._points) * self._examples, *value.shape[1:])
-        return value
+        if not self._is_shared(value):
+            return value
+        rows = len(self._points) * self._examples
+        return value.expand(rows, -1) if value.dim() == 1 else value.expand(rows, *value.shape[1:])
 
 
 def _products(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
