@@ -223,6 +223,8 @@ def _loop(run: Run, stop: Callable[[], bool]) -> Result:
     journal, contents = _journal(run)
     for note in run.task.notes:
         watcher.note(note)
+    if run.task.size("train") < config.batch:
+        watcher.note(f"batch: the whole training set, {run.task.size('train')} examples")
     zero_shot = _zero_shot(run)
     began, earlier = time.monotonic(), _seconds_before(folder)
     step = len(contents.steps)

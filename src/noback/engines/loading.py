@@ -23,9 +23,14 @@ def open_model(name: str, dtype: str) -> tuple[Any, Any]:
     path = str(MODELS.get(name, name))
     options = {} if Path(path).is_dir() else _hub_options(name)
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(path, **options)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)
         model, report = transformers.AutoModelForMaskedLM.from_pretrained(
-            path, dtype=DTYPES[dtype], use_safetensors=True, output_loading_info=True, **options
+            path,
+            dtype=DTYPES[dtype],
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            **options,
         )
     except Exception as error:  # noqa: BLE001 (the library raises many kinds; each means that it cannot be opened)
         raise InputError(f"model {name!r} cannot be opened: {_first_line(error)}") from None
