@@ -293,7 +293,9 @@ def test_an_unknown_command_comes_with_the_known_ones(refused):
 @pytest.mark.parametrize("text", ["one sentence", "one\ttwo\tthree"])
 def test_a_prediction_needs_as_many_sentences_as_the_task(text, refused, pair_run):
     count = len(text.split("\t"))
-    assert f"has {count} sentences; task 'own' needs 2, parted by a tab" in refused("predict", pair_run, text)
+    assert f"has {count} sentences; task 'own' needs 2 (on the command line, parted by a tab)" in refused(
+        "predict", pair_run, text
+    )
 
 
 def test_one_text_of_the_wrong_kind_refuses_them_all(refused, pair_run):

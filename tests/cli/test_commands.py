@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 
-from noback import MeZO
+from noback import MeZO, Sgd
 from noback.cli.main import COMMANDS, main
 from noback.tasks import task_names
 from tests.conftest import NEGATIVE, POSITIVE, tiny_model, write_rows
@@ -349,5 +349,5 @@ def test_help_of_a_command_shows_an_example(command, capsys):
 
 def test_help_of_train_gives_the_defaults(capsys):
     text = help_of(capsys, "train")
-    assert "learning rate (default 1e-05)" in text
-    assert "training steps (default 400)" in text
+    assert f"learning rate (default {Sgd().lr})" in text
+    assert "training steps (default 300)" in text

@@ -77,7 +77,7 @@ class Task:
             if len(example.sentences) != len(self.spec.sentences):
                 raise InputError(
                     f"text {example.sentences[0]!r} has {len(example.sentences)} sentences; "
-                    f"task {self.spec.name!r} needs {len(self.spec.sentences)}"
+                    f"task {self.spec.name!r} needs {len(self.spec.sentences)} (on the command line, parted by a tab)"
                 )
         return self._encoder.batch(self._encoder.encode(examples))
 
