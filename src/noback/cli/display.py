@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
 
 from rich.console import Console
@@ -20,7 +21,9 @@ class Display:
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, highlight=False)
-        self._live = self._console.is_terminal or self._console.is_jupyter
+        # A live bar in a notebook is a widget; without ipywidgets the notebook gets lines, as a log file does.
+        widgets = self._console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None
+        self._live = self._console.is_terminal or widgets
         self._bar: Progress | None = None
         self._what = ""
         self._since = self._logged = time.monotonic()
