@@ -139,7 +139,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 @njit(cache=True, nogil=True)
-def _words(words, seed, band, first_column, count, columns, tensor, stream):  # type: ignore[no-untyped-def]
+def _words(words, seed, band, first_column, count, columns, tensor, stream):
     """Four words for each of `count` columns of a band: `words[4, tile]`."""
     first = np.uint64(band) * columns + first_column
     for j in range(count):
@@ -166,38 +166,38 @@ def _words(words, seed, band, first_column, count, columns, tensor, stream):  # 
 
 
 @njit(cache=True, nogil=True)
-def _add(tile, words, table, shift, mask, count):  # type: ignore[no-untyped-def]
+def _add(tile, words, table, shift, mask, count):
     for j in range(count):
         tile[j] += table[np.uint64((words[j] >> shift) & mask)]
 
 
 @njit(cache=True, nogil=True)
-def _scale(tile, factor, count):  # type: ignore[no-untyped-def]
+def _scale(tile, factor, count):
     for j in range(count):
         tile[j] *= factor
 
 
 @njit(cache=True, nogil=True)
-def _load(tile, row, count):  # type: ignore[no-untyped-def]
+def _load(tile, row, count):
     for j in range(count):
         tile[j] = row[j]
 
 
 @njit(cache=True, nogil=True)
-def _load_bfloat16(tile, row, count):  # type: ignore[no-untyped-def]
+def _load_bfloat16(tile, row, count):
     bits = tile.view(np.uint32)
     for j in range(count):
         bits[j] = np.uint32(row[j]) << np.uint32(16)
 
 
 @njit(cache=True, nogil=True)
-def _store(row, tile, count):  # type: ignore[no-untyped-def]
+def _store(row, tile, count):
     for j in range(count):
         row[j] = tile[j]
 
 
 @njit(cache=True, nogil=True)
-def _store_bfloat16(row, tile, count):  # type: ignore[no-untyped-def]
+def _store_bfloat16(row, tile, count):
     """Write the tile's row to nearest, ties to even."""
     bits = tile.view(np.uint32)
     for j in range(count):
@@ -211,7 +211,7 @@ def _store_bfloat16(row, tile, count):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _round(tile, words, shift, count):  # type: ignore[no-untyped-def]
+def _round(tile, words, shift, count):
     """Round the tile's row stochastically to bfloat16, in place."""
     bits = tile.view(np.uint32)
     for j in range(count):
@@ -225,7 +225,7 @@ def _round(tile, words, shift, count):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _perturb(  # type: ignore[no-untyped-def]
+def _perturb(
     half, w32, w16, out32, out16, rows, groups, first_row, first_column, columns, tensor, bits,
     seeds, seed_of_term, starts, tables,
 ):  # fmt: skip
@@ -260,7 +260,7 @@ def _perturb(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _advance(  # type: ignore[no-untyped-def]
+def _advance(
     half, w32, w16, first_band, last_band, first_row, first_column, columns, tensor, bits,
     term_seeds, starts, tables, decays, rounding,
 ):  # fmt: skip
