@@ -1,8 +1,10 @@
 """The journal: what is written is what is read, and damage is named."""
 
+import resource
+
 import pytest
 
-from noback.errors import DamagedError
+from noback.errors import DamagedError, NobackError
 from noback.journal import Evaluation, Journal, StepRecord, read_journal
 
 HEADER = {"directions": 2, "base": "b", "config": {}}
@@ -89,3 +91,18 @@ def test_the_best_is_the_highest_score_then_the_lowest_loss_then_the_earliest(tm
     best = read_journal(tmp_path / "journal").best()
     assert best is not None
     assert best.step == 4
+
+
+def test_a_record_that_did_not_fit_on_the_disk_is_taken_back(path):
+    """The journal stays sound for a process that makes room and goes on."""
+    before, hard = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    journal, _ = Journal.reopen(path)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 9, hard))
+    try:
+        with pytest.raises(NobackError, match="cannot write"):
+            journal.append(StepRecord(5, 0.5, (1.0, 1.0)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert path.read_bytes() == before
+    journal.append(StepRecord(5, 0.5, (1.0, 1.0)))
+    assert len(read_journal(path).steps) == 6

@@ -1,10 +1,15 @@
 """MeZO as an optimizer: any module, any closure."""
 
+import os
+import signal
+import time
+
 import pytest
 import torch
 from torch import nn
 
 from noback import DamagedError, InputError, MeZO, NobackError
+from noback.values import Move, Term
 
 
 def regression(seed=0):
@@ -53,7 +58,6 @@ def test_every_tensor_of_a_module_is_seen_displaced_together(module):
     """At a displaced point the output equals that of a copy whose weights were moved there."""
     import copy
 
-    from noback.values import Move, Term
     from noback.weights import Weights
 
     inputs = torch.randn(2, 8, 4)
@@ -179,3 +183,57 @@ def test_a_closure_that_returns_many_numbers_is_refused():
     model, _ = regression()
     with pytest.raises(InputError, match="expected one number"):
         MeZO(model, lr=1e-2).step(lambda: torch.ones(3))
+
+
+def test_an_interrupt_while_the_weights_move_is_not_gone_past(tmp_path, monkeypatch):
+    model, closure = regression()
+    optimizer = MeZO(model, lr=1e-2, journal=tmp_path / "journal")
+    optimizer.step(closure)
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(optimizer._weights, "advance", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            optimizer.step(closure)
+    with pytest.raises(NobackError, match="interrupted while the weights moved"):
+        optimizer.step(closure)
+    assert MeZO(regression()[0], lr=1e-2, journal=tmp_path / "journal").steps == 2
+
+
+def test_an_id_outside_an_embedding_is_an_error_as_in_torch():
+    model = nn.Embedding(4, 8)
+    with pytest.raises(IndexError, match="which has 4"):
+        MeZO(model, lr=1e-2).step(lambda: model(torch.tensor([1, 9])).sum())
+
+
+def test_an_embedding_keeps_its_norm():
+    model = nn.Embedding(4, 8, max_norm=0.5)
+    seen = []
+    MeZO(model, lr=1e-9, eps=1.0).step(lambda: seen.append(model(torch.tensor([1])).norm().item()) or 0.0)
+    assert seen == pytest.approx([0.5, 0.5], abs=1e-5)
+
+
+def test_a_forked_child_can_take_steps():
+    wide = nn.Linear(2048, 512)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        optimizer = MeZO(wide, lr=1e-9)
+        optimizer.step(lambda: 0.0)
+        child = os.fork()
+        if child == 0:
+            optimizer._weights.advance([Move((Term(1, 0.0),))])
+            os._exit(7)
+    finally:
+        torch.set_num_threads(threads)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            assert os.waitstatus_to_exitcode(status) == 7
+            return
+        time.sleep(0.05)
+    os.kill(child, signal.SIGKILL)
+    pytest.fail("the child hangs")

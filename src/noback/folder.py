@@ -5,12 +5,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from noback.errors import InputError, NobackError
+from noback.errors import InputError
 
 
 class RunFolder:
@@ -24,22 +25,23 @@ class RunFolder:
         self.snapshots = self.path / "snapshots"
 
     def create(self, config: str) -> None:
-        """Make the folder with its configuration; one that exists is refused."""
-        try:
-            self.path.mkdir(parents=True)
-        except FileExistsError:
+        """Make the folder with its configuration, whole or not at all; one that exists is refused."""
+        if self.path.exists():
             raise InputError(
                 f"run folder {str(self.path)!r} exists; choose another with --out, "
                 f"or go on with it: noback resume {self.path}"
-            ) from None
-        except OSError as error:
-            raise InputError(f"run folder {str(self.path)!r} cannot be made: {error.strerror}") from None
-        temporary = self.config.with_suffix(".new")
+            )
+        unborn = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
-            temporary.write_text(config, encoding="utf-8")
+            unborn.mkdir(parents=True)
+            with open(unborn / self.config.name, "w", encoding="utf-8") as file:
+                file.write(config)
+                file.flush()
+                os.fsync(file.fileno())
+            unborn.rename(self.path)
         except OSError as error:
-            raise NobackError(f"cannot write {str(temporary)!r}: {error.strerror}") from None
-        os.replace(temporary, self.config)
+            shutil.rmtree(unborn, ignore_errors=True)
+            raise InputError(f"run folder {str(self.path)!r} cannot be made: {error.strerror}") from None
 
     def check(self) -> None:
         """Refuse a folder that is no run."""
@@ -62,8 +64,10 @@ class RunFolder:
     def add_metrics(self, **values: Any) -> None:
         """Append one line of metrics. Nothing but people depends on it, so a full disk here stops no run."""
         try:
+            before = self.metrics.read_bytes() if self.metrics.is_file() else b""
+            torn = bool(before) and not before.endswith(b"\n")  # a killed process left half a line
             with open(self.metrics, "a", encoding="utf-8") as file:
-                file.write(json.dumps(values) + "\n")
+                file.write("\n" * torn + json.dumps(values) + "\n")
         except OSError:
             return
 

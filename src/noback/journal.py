@@ -99,9 +99,14 @@ class Journal:
         packed = struct.pack(_format(self._directions), *fields)
         data = packed + struct.pack("<I", zlib.crc32(packed, self._crc))
         with _Saying(self._path), open(self._path, "ab", buffering=0) as file:
-            if file.write(data) != len(data):  # a full disk can take a part; resume drops the torn record
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            _sync(file.fileno())
+            before = os.fstat(file.fileno()).st_size
+            try:
+                if file.write(data) != len(data):  # a full disk can take a part
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                _sync(file.fileno())
+            except OSError:
+                os.ftruncate(file.fileno(), before)
+                raise
 
 
 def read_journal(path: Path) -> Contents:

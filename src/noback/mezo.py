@@ -58,6 +58,7 @@ class MeZO:
         self._weights = Weights(tuned, noise)
         self._names = TensorNames(tuned.items(), self._weights)
         self._steps = 0
+        self._moving = False  # while it is set, the journal is a step ahead of the weights
         keep_freed_memory()
         self._journal = None if journal is None else self._open_journal(Path(journal))
 
@@ -81,6 +82,10 @@ class MeZO:
     @torch.no_grad()
     def step(self, closure: Callable[[], float | Tensor]) -> float:
         """Take a step and return the mean loss of its points."""
+        if self._moving:
+            raise NobackError(
+                "a step was interrupted while the weights moved; load the base model and the journal anew"
+            )
         seeds = direction_seeds(self._seed, self._steps, self._estimator.directions)
         losses = [self._loss(closure, point) for point in self._estimator.points(seeds)]
         estimate = self._estimator.estimate(seeds, losses)
@@ -89,8 +94,10 @@ class MeZO:
         record = StepRecord(self._steps, estimate.loss, estimate.slopes)
         if self._journal is not None:
             self._journal.append(record)
+        self._moving = True
         self._weights.advance([self._move(record)])
         self._steps += 1
+        self._moving = False
         return estimate.loss
 
     def digest(self) -> str:

@@ -263,7 +263,7 @@ def _journal(run: Run) -> tuple[Journal, Contents]:
         Journal.create(path, run.header())
     journal, contents = Journal.reopen(path)
     run.check_base(contents)
-    if contents.header["data"] != run.task.digest():
+    if (contents.header["data"], contents.header["task"]) != (run.task.digest(), run.task.spec.table()):
         raise InputError(
             f"the data or the task file has changed since run {str(run.folder.path)!r} began; put it back or train anew"
         )

@@ -53,6 +53,8 @@ class Weights:
     def _perturbed(self, name: str, points: Sequence[Move], rows: Tensor | None) -> Tensor:
         tensor = self._tensors[name].detach()
         count = len(tensor) if rows is None else len(rows)
+        if rows is not None and count and not (rows[0] >= 0 and rows[-1] < len(tensor)):
+            raise IndexError(f"rows {int(rows[0])} to {int(rows[-1])} of {name!r}, which has {len(tensor)}")
         out = torch.empty((len(points), count, *tensor.shape[1:]), dtype=tensor.dtype)
         directions.perturb(
             tensor_array(out.view(len(points), count, -1)),

@@ -5,7 +5,7 @@ import torch
 
 from noback.engines import STILL, Local, Plain
 from noback.values import Move, Term
-from tests.conftest import tiny_model, weights_of
+from tests.conftest import SIZES, tiny_model, weights_of
 
 KINDS = ["bert", "roberta", "distilbert", "electra", "modernbert"]
 POINTS = [Move((Term(3, 1e-2),)), Move((Term(3, -1e-2),)), Move((Term(4, 1e-2), Term(3, 5e-3))), STILL]
@@ -23,7 +23,7 @@ def test_probes_in_one_forward_equal_whole_perturbed_copies(kind, tied, small_ta
     batch = batch_of(small_task)
     engine = Local(model, weights, small_task.word_ids)
     fast = engine.score(batch, POINTS)
-    assert not engine.used_outside  # the probed modules did it
+    assert not engine.point_by_point  # the probed modules did it
     slow = Plain(model, weights, small_task.word_ids).score(batch, POINTS)
     assert (slow[0] - slow[1]).abs().max() > 1e-3  # the points are apart, so agreement means something
     for ours, twins in zip(fast, slow, strict=True):
@@ -39,7 +39,8 @@ def test_a_model_that_uses_a_tuned_weight_outside_its_module_is_scored_point_by_
     weights, batch = weights_of(model), batch_of(small_task)
     engine = Local(model, weights, small_task.word_ids)
     scores = engine.score(batch, POINTS)
-    assert engine.used_outside == {"roberta.embeddings.word_embeddings.weight"}
+    assert engine.point_by_point
+    assert engine._probes.used_outside == {"roberta.embeddings.word_embeddings.weight"}
     for point, ours in zip(POINTS, scores, strict=True):
         moved = tiny_model("roberta")
         weights_of(moved).advance([point])
@@ -69,3 +70,26 @@ def test_bfloat16_scores_are_near_the_slow_twins(small_task):
     fast = Local(model, weights, small_task.word_ids).score(batch, POINTS)
     for ours, twins in zip(fast, Plain(model, weights, small_task.word_ids).score(batch, POINTS), strict=True):
         torch.testing.assert_close(ours, twins, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("kind", ["mpnet", "longformer", "roformer"])
+def test_a_model_that_hides_the_batch_is_found_out_and_scored_point_by_point(kind, small_task):
+    """Tokens before examples, or relative positions with a table of their own: split by probe, they would go wrong."""
+    import transformers
+
+    sizes = {**SIZES, "vocab_size": 16384, "pad_token_id": 1, "max_position_embeddings": 66}
+    config = {
+        "mpnet": lambda: transformers.MPNetConfig(**sizes),
+        "longformer": lambda: transformers.LongformerConfig(**sizes, attention_window=8),
+        "roformer": lambda: transformers.RoFormerConfig(**sizes),
+    }[kind]()
+    torch.manual_seed(3)
+    model = transformers.AutoModelForMaskedLM.from_config(config).eval()
+    weights, batch = weights_of(model), batch_of(small_task, 4)
+    engine = Local(model, weights, small_task.word_ids)
+    fast = engine.score(batch, POINTS)
+    for ours, twins in zip(fast, Plain(model, weights, small_task.word_ids).score(batch, POINTS), strict=True):
+        torch.testing.assert_close(ours, twins, atol=1e-4, rtol=1e-4)
+    assert engine.point_by_point
+    again = engine.score(batch, POINTS[:2])
+    torch.testing.assert_close(again[0], fast[0], atol=1e-5, rtol=1e-5)

@@ -7,6 +7,7 @@ interpreter's lock; threads of our own share out the bands, so no second OpenMP 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
@@ -128,14 +129,19 @@ def _share_out(threads: int, kernel: Callable[..., None], chunks: Sequence[tuple
             kernel(*chunk)
 
     others = [_pool(threads).submit(work) for _ in range(1, threads)]
-    work()
-    for other in others:
-        other.result()
+    try:
+        work()
+    finally:  # no thread writes weights after an interrupt was raised
+        for other in others:
+            other.result()
 
 
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads - 1, thread_name_prefix="noback-noise")
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
 
 
 @njit(cache=True, nogil=True)

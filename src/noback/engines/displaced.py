@@ -52,7 +52,9 @@ class Displaced(TorchFunctionMode):
         if only_looks(func):
             return func(*args, **kwargs)
         if func is F.embedding and len(args) >= 2 and args[1] in self._names:
-            return self._embedding(*args, **kwargs)
+            norm = kwargs.get("max_norm", args[3] if len(args) > 3 else None)
+            if norm is None:
+                return self._embedding(args[0], args[1])
         args, kwargs = pytree.tree_map(self._seen, (args, dict(kwargs)))
         return func(*args, **kwargs)
 
@@ -61,8 +63,8 @@ class Displaced(TorchFunctionMode):
             return self._weights.perturbed(self._names[value], [self._point])[0]
         return value
 
-    def _embedding(self, ids: Tensor, weight: Tensor, *_: Any, **__: Any) -> Tensor:
-        """Only the rows that are used; padding, norms and gradients play no part in a forward."""
+    def _embedding(self, ids: Tensor, weight: Tensor) -> Tensor:
+        """Only the rows that are used; padding and gradients play no part in a forward."""
         rows, places = torch.unique(ids, return_inverse=True)
         return self._weights.perturbed(self._names[weight], [self._point], rows)[0][places]
 

@@ -78,9 +78,10 @@ def model_limit(model: Any) -> int | None:
     positions = getattr(model.config, "max_position_embeddings", None)
     if positions is None:
         return None
-    # RoBERTa counts positions from the padding index on, so that many are lost.
-    offset = 0 if model.config.pad_token_id is None else model.config.pad_token_id + 1
-    return int(positions) - (offset if "roberta" in model.config.model_type else 0)
+    # RoBERTa and its kin count positions from the padding index on; their position table says so.
+    tables = [part for name, part in model.named_modules() if name.endswith("position_embeddings")]
+    padding = next((part.padding_idx for part in tables if getattr(part, "padding_idx", None) is not None), -1)
+    return int(positions) - padding - 1
 
 
 def keep_freed_memory() -> None:

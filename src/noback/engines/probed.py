@@ -92,6 +92,7 @@ class Probes:
         if self._is_shared(ids):
             flat = (places.reshape(1, -1) + offset).reshape(probes, *places.shape[-1:])
             return F.embedding(flat, table.flatten(0, 1)).repeat_interleave(self._examples, dim=0)
+        self._check_split(ids)
         flat = (places.reshape(probes, -1) + offset).reshape(places.shape)
         return F.embedding(flat, table.flatten(0, 1))
 
@@ -118,15 +119,21 @@ class Probes:
 
     def _is_split(self, value: Any) -> bool:
         """Whether a tensor's first dimension runs over the probes' examples."""
-        rows = len(self._points) * self._examples
-        return isinstance(value, Tensor) and value.dim() > 0 and len(value) > 0 and len(value) % rows == 0
+        return isinstance(value, Tensor) and value.dim() > 0 and len(value) == len(self._points) * self._examples
+
+    def _check_split(self, value: Tensor) -> None:
+        if not self._is_split(value):
+            rows = len(self._points) * self._examples
+            raise InputError(f"a tensor of shape {tuple(value.shape)} does not begin with the batch of {rows} rows")
 
     def _is_shared(self, value: Tensor) -> bool:
         """Whether a tensor is one for all examples, such as positions of shape [1, tokens] or [tokens]."""
         return value.dim() == 1 or (len(value) == 1 and len(self._points) * self._examples > 1)
 
     def _spread(self, value: Tensor) -> Tensor:
+        """The tensor with a row for each probe's examples; one whose first dimension is something else is refused."""
         if not self._is_shared(value):
+            self._check_split(value)
             return value
         rows = len(self._points) * self._examples
         return value.expand(rows, -1) if value.dim() == 1 else value.expand(rows, *value.shape[1:])

@@ -40,7 +40,9 @@ class Task:
         """BLAKE2b over what the sets became: another template, label word, tokenizer or line of data shows."""
         total = hashlib.blake2b(repr(self.word_ids).encode(), digest_size=16)
         for name, encoded in sorted(self._sets.items()):
-            total.update(repr((name, [(one.ids, one.mask_position, one.gold) for one in encoded])).encode())
+            total.update(
+                repr((name, [(one.ids, one.segments, one.mask_position, one.gold) for one in encoded])).encode()
+            )
         return total.hexdigest()
 
     def add(self, name: str, examples: list[Example]) -> None:
