@@ -1,9 +1,9 @@
 """What noback reaches with the embedded model, by the commands of the README.
 
     python benchmarks/accuracy.py                  the embedded reviews
-    python benchmarks/accuracy.py --sst2 FOLDER    and SST-2 (train and dev files), 512 and 16 examples per label
+    python benchmarks/accuracy.py --sst2 FOLDER    SST-2 (train and dev files), 512 and 16 examples per label
 
-Writes benchmarks/results/accuracy.json. Each run is `noback train --json` in a process of its own.
+Writes benchmarks/results/reviews.json or sst2.json. Each run is `noback train --json` in a process of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from machine import machine
 
-RESULTS = Path(__file__).parent / "results" / "accuracy.json"
+RESULTS = Path(__file__).parent / "results"
 SST2 = "--task sst2 --data-seed 13 --steps 500 --batch 64 --eps 1e-3"
 
 
@@ -25,12 +25,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sst2", type=Path, metavar="FOLDER")
     arguments = parser.parse_args()
-    runs = {"": []}
+    runs, name = {"": []}, "reviews.json"
     if arguments.sst2:
-        data = ["--data", str(arguments.sst2)]
-        runs |= {f"{SST2} --shots 512 --lr 1e-5": data, f"{SST2} --shots 16 --lr 2e-5": data}
+        data, name = ["--data", str(arguments.sst2)], "sst2.json"
+        runs = {f"{SST2} --shots 512 --lr 1e-5": data, f"{SST2} --shots 16 --lr 2e-5": data}
     results = {"machine": machine(), "runs": [run(flags.split(), data) for flags, data in runs.items()]}
-    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    (RESULTS / name).write_text(json.dumps(results, indent=2) + "\n")
     print(json.dumps(results, indent=2))
 
 

@@ -33,7 +33,7 @@ class RunConfig:
     shots: int | None = option(None, "training examples per label (k); none: all of them")
     data_seed: int = option(13, "seed of the k-shot sampling")
     test_limit: int = option(1000, "examples of the test set at most, balanced by label")
-    steps: int = option(300, "training steps")
+    steps: int = option(250, "training steps")
     batch: int = option(64, "examples a step")
     seed: int = option(0, "seed of the directions and of the order of the examples")
     dtype: str = option("float32", "type of the weights", choices=DTYPES)

@@ -350,4 +350,4 @@ def test_help_of_a_command_shows_an_example(command, capsys):
 def test_help_of_train_gives_the_defaults(capsys):
     text = help_of(capsys, "train")
     assert f"learning rate (default {Sgd().lr})" in text
-    assert "training steps (default 300)" in text
+    assert "training steps (default 250)" in text
