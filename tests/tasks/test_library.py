@@ -21,7 +21,7 @@ THREE_WAY = {"contradiction": "No", "entailment": "Yes", "neutral": "Maybe"}
 TWO_WAY = {"not_entailment": "No", "entailment": "Yes"}
 ALIKE = {"0": "No", "1": "Yes"}
 
-# task -> template, label words, metric, max length, limit of the first sentence: the table of facts/mezo.md
+# task -> template, label words, metric, max length, limit of the first sentence: the published table
 PUBLISHED = {
     "sst2": (IT_WAS, SENTIMENT, "accuracy", 128, None),
     "mr": (IT_WAS, SENTIMENT, "accuracy", 128, 110),
