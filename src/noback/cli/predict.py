@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from typing import Any
 
 from noback.cli.commands import add_json, add_run, say
 
@@ -40,10 +42,10 @@ def run(arguments: argparse.Namespace) -> None:
     say(arguments, {"run": arguments.run, "predictions": predictions}, "\n".join(_lines(predictions, spec.words)))
 
 
-def _lines(predictions: list[dict], words: object) -> list[str]:  # type: ignore[type-arg]
+def _lines(predictions: list[dict[str, Any]], words: Mapping[str, str]) -> list[str]:
     lines = []
     for prediction in predictions:
         chances = sorted(prediction["probabilities"].items(), key=lambda item: -item[1])
-        shown = "  ".join(f"{label} ({words[label]}) {chance:.1%}" for label, chance in chances)  # type: ignore[index]
+        shown = "  ".join(f"{label} ({words[label]}) {chance:.1%}" for label, chance in chances)
         lines.append(f"{shown}  {prediction['text']!r}")
     return lines
