@@ -13,7 +13,7 @@ import pytest
 from noback import InputError, NobackError, RunConfig, Sgd, TwoSided, predict, resume, train, tuned_run
 from noback.folder import RunFolder
 from noback.journal import read_journal
-from noback.run import Interrupted
+from noback.training import Interrupted
 from tests.conftest import tiny_model
 
 

@@ -8,15 +8,18 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from noback.adapters import Full
+    from noback.adapters import Full, Head
     from noback.cli.display import Display
     from noback.config import RunConfig
     from noback.errors import DamagedError, InputError, NobackError
-    from noback.estimators import TwoSided
+    from noback.estimators import AdaptTies, TwoSided
     from noback.mezo import MeZO
+    from noback.objectives import Accuracy, CrossEntropy, Function, MacroF1
     from noback.rules import Sgd
-    from noback.run import Result, Run, Score, resume, train
+    from noback.run import Run
+    from noback.training import Result, resume, train
     from noback.tuned import evaluate, export, predict, tuned_run
+    from noback.values import Score
 
 __version__ = version("noback")
 
@@ -26,31 +29,43 @@ os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 # Public name -> its room. Rooms are opened when used, so that `import noback` is fast.
 _ROOMS = {
+    "Accuracy": "objectives",
+    "AdaptTies": "estimators",
+    "CrossEntropy": "objectives",
     "DamagedError": "errors",
     "Display": "cli.display",
     "Full": "adapters",
+    "Function": "objectives",
+    "Head": "adapters",
     "InputError": "errors",
+    "MacroF1": "objectives",
     "MeZO": "mezo",
     "NobackError": "errors",
-    "Result": "run",
+    "Result": "training",
     "Run": "run",
     "RunConfig": "config",
-    "Score": "run",
+    "Score": "values",
     "Sgd": "rules",
     "TwoSided": "estimators",
     "evaluate": "tuned",
     "export": "tuned",
     "predict": "tuned",
-    "resume": "run",
-    "train": "run",
+    "resume": "training",
+    "train": "training",
     "tuned_run": "tuned",
 }
 
 __all__ = [
+    "Accuracy",
+    "AdaptTies",
+    "CrossEntropy",
     "DamagedError",
     "Display",
     "Full",
+    "Function",
+    "Head",
     "InputError",
+    "MacroF1",
     "MeZO",
     "NobackError",
     "Result",

@@ -13,11 +13,12 @@ from typing import Any
 
 import tomli_w
 
-from noback.adapters import Full
+from noback.adapters import AnyAdapter, Full
 from noback.directions import FAMILIES
 from noback.errors import InputError
 from noback.estimators import TwoSided
-from noback.options import build, one_of, option, whole
+from noback.objectives import AnyObjective, CrossEntropy
+from noback.options import build, check_seed, one_of, option, whole
 from noback.rules import Sgd
 from noback.weights import DTYPES
 
@@ -43,7 +44,8 @@ class RunConfig:
     micro_batch: int | None = option(None, "examples in one forward; none: the whole batch")
     estimator: TwoSided = option(TwoSided(), "how slopes are measured")
     rule: Sgd = option(Sgd(), "how the weights move")
-    adapter: Full = option(Full(), "what is tuned")
+    adapter: AnyAdapter = option(Full(), "what is tuned: every weight, with the label words or a fresh head")
+    objective: AnyObjective = option(CrossEntropy(), "what a step lowers, or one's own as module:function")
 
     def __post_init__(self) -> None:
         for name in ("test_limit", "steps", "batch"):
@@ -52,9 +54,7 @@ class RunConfig:
             if getattr(self, name) is not None:
                 whole(name, getattr(self, name))
         for name, limit in (("seed", 2**64), ("data_seed", 2**32)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or not 0 <= value < limit:
-                raise InputError(f"{name} is {value!r}; expected a whole number from 0 to {limit - 1}")
+            check_seed(name, getattr(self, name), limit)
         one_of("dtype", self.dtype, DTYPES)
         one_of("noise", self.noise, FAMILIES)
 

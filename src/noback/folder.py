@@ -64,10 +64,11 @@ class RunFolder:
     def add_metrics(self, **values: Any) -> None:
         """Append one line of metrics. Nothing but people depends on it, so a full disk here stops no run."""
         try:
-            before = self.metrics.read_bytes() if self.metrics.is_file() else b""
-            torn = bool(before) and not before.endswith(b"\n")  # a killed process left half a line
-            with open(self.metrics, "a", encoding="utf-8") as file:
-                file.write("\n" * torn + json.dumps(values) + "\n")
+            with open(self.metrics, "a+b") as file:
+                end = file.seek(0, os.SEEK_END)
+                file.seek(max(end - 1, 0))
+                torn = file.read(1) not in (b"", b"\n")  # a killed process left half a line
+                file.write(b"\n" * torn + json.dumps(values).encode() + b"\n")
         except OSError:
             return
 

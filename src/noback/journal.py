@@ -3,7 +3,8 @@
 Layout (little-endian): magic, header length (u32), header (JSON), CRC-32 of both; then records of one size:
 kind (u32), step (u32), value (f32), slopes (f32 each), CRC-32 of the record and of the header's CRC (u32).
 A *step* record holds the loss and the slopes that its move was made from; an *evaluation* record the validation
-score as value and the validation loss in place of the first slope, so that the journal alone says which step was best.
+score as value and the validation loss in place of the first slope, so that the journal alone says which step was best;
+an *eps* record the eps from that step on, where ties made it grow.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from noback.errors import DamagedError, NobackError
 from noback.values import to_float32
 
 _MAGIC = b"noback journal 1\n"
-_STEP, _EVALUATION = 1, 2
+_STEP, _EVALUATION, _EPS = 1, 2, 3
 _sync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
 
@@ -45,6 +46,17 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
+class EpsChange:
+    """From `step` on, losses are taken at `eps` to either side."""
+
+    step: int
+    eps: float
+
+
+Record = StepRecord | Evaluation | EpsChange
+
+
+@dataclass(frozen=True, slots=True)
 class Contents:
     """What a journal holds, and how many of its bytes are sound."""
 
@@ -55,6 +67,7 @@ class Contents:
     sound_bytes: int
     record_bytes: int
     torn_bytes: int
+    eps_changes: list[EpsChange]
 
     def best(self) -> Evaluation | None:
         """The evaluation with the highest score, the lower loss among equals; None where there is none."""
@@ -89,14 +102,11 @@ class Journal:
             os.truncate(path, contents.sound_bytes)
         return cls(path, contents.header_crc, int(contents.header["directions"])), contents
 
-    def append(self, record: StepRecord | Evaluation) -> None:
+    def append(self, record: Record) -> None:
         """Write a record and wait until the disk has it."""
-        if isinstance(record, StepRecord):
-            fields = (_STEP, record.step, record.loss, *record.slopes)
-        else:
-            padding = (0.0,) * (self._directions - 1)
-            fields = (_EVALUATION, record.step, record.score, record.loss, *padding)
-        packed = struct.pack(_format(self._directions), *fields)
+        kind, *values = _fields(record)
+        padding = (0.0,) * (self._directions + 1 - len(values))
+        packed = struct.pack(_format(self._directions), kind, record.step, *values, *padding)
         data = packed + struct.pack("<I", zlib.crc32(packed, self._crc))
         with _Saying(self._path), open(self._path, "ab", buffering=0) as file:
             before = os.fstat(file.fileno()).st_size
@@ -121,6 +131,7 @@ def read_journal(path: Path) -> Contents:
     whole, torn = divmod(len(data) - begin, size)
     steps: list[StepRecord] = []
     evaluations: list[Evaluation] = []
+    eps_changes: list[EpsChange] = []
     for index in range(whole):
         packed = data[begin + index * size : begin + (index + 1) * size]
         if zlib.crc32(packed[:-4], crc) != struct.unpack("<I", packed[-4:])[0]:
@@ -135,14 +146,27 @@ def read_journal(path: Path) -> Contents:
                     f"record {index} of journal {str(path)!r} is step {step}; expected step {len(steps)}"
                 )
             steps.append(StepRecord(step, value, tuple(rest)))
-        else:
+        elif kind == _EVALUATION:
             evaluations.append(Evaluation(step, value, rest[0]))
-    return Contents(header, crc, steps, evaluations, begin + whole * size, size, torn)
+        elif kind == _EPS:
+            eps_changes.append(EpsChange(step, value))
+        else:
+            raise DamagedError(f"record {index} of journal {str(path)!r} is of kind {kind}, which a newer noback wrote")
+    return Contents(header, crc, steps, evaluations, begin + whole * size, size, torn, eps_changes)
 
 
 def rounded(score: float, loss: float, step: int) -> Evaluation:
     """An evaluation in the precision that the journal keeps."""
     return Evaluation(step, to_float32(score), to_float32(loss))
+
+
+def _fields(record: Record) -> tuple[float, ...]:
+    """A record's kind and values."""
+    if isinstance(record, StepRecord):
+        return (_STEP, record.loss, *record.slopes)
+    if isinstance(record, Evaluation):
+        return (_EVALUATION, record.score, record.loss)
+    return (_EPS, record.eps)
 
 
 def _format(directions: int) -> str:

@@ -6,7 +6,7 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields, is_dataclass
 from typing import Any, TypeVar
 
@@ -39,6 +39,12 @@ def not_negative(name: str, value: float) -> None:
     """Refuse a number that is below zero or not finite."""
     if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
         raise InputError(f"{name} is {value!r}; expected zero or a number above it")
+
+
+def check_seed(name: str, value: int, limit: int) -> None:
+    """Refuse a seed that is not a whole number from 0 to `limit` - 1."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < limit:
+        raise InputError(f"{name} is {value!r}; expected a whole number from 0 to {limit - 1}")
 
 
 def one_of(name: str, value: str, choices: Iterable[str]) -> None:
@@ -79,9 +85,10 @@ def _where_else(key: str, kind: type[Any], where: str) -> str:
 def _dotted(kind: type[Any], prefix: str = "") -> Iterable[str]:
     hints = typing.get_type_hints(kind)
     for item in fields(kind):
-        if is_dataclass(hints[item.name]):
-            yield from _dotted(typing.cast("type[Any]", hints[item.name]), f"{prefix}{item.name}.")
-        else:
+        inner = option_kinds(hints[item.name])
+        for part in inner:
+            yield from _dotted(part, f"{prefix}{item.name}.")
+        if not inner:
             yield prefix + item.name
 
 
@@ -91,13 +98,13 @@ def _required(item: Field[Any]) -> bool:
 
 def _convert(hint: Any, value: Any, name: str) -> Any:
     """`value` as the type that `hint` asks for; whole numbers serve where a float is asked."""
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        accepted = typing.get_args(hint)
-        if value is None and type(None) in accepted:
-            return None
-        return _convert(next(part for part in accepted if part is not type(None)), value, name)
-    if is_dataclass(hint):
-        return _convert_table(typing.cast("type[Any]", hint), value, name)
+    accepted = _members(hint)
+    if value is None and type(None) in accepted:
+        return None
+    kinds = option_kinds(hint)
+    if kinds:
+        return _convert_table(kinds, value, name)
+    hint = next(part for part in accepted if part is not type(None))
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
@@ -105,16 +112,38 @@ def _convert(hint: Any, value: Any, name: str) -> Any:
     return value
 
 
-def _convert_table(hint: type[Any], value: Any, name: str) -> Any:
-    if isinstance(value, hint):
+def _convert_table(kinds: Sequence[type[Any]], value: Any, name: str) -> Any:
+    """An option object of one of the kinds, from a table that names its kind (none: the first), or from a text."""
+    if isinstance(value, tuple(kinds)):
         return value
+    if isinstance(value, str):
+        value = table_of_text(kinds, value)
     if not isinstance(value, Mapping):
         raise InputError(f"{name} is {value!r}; expected a table of options")
     table = dict(value)
-    kind = table.pop("kind", hint.kind)
-    if kind != hint.kind:
-        raise InputError(f"{name}.kind is {kind!r}; expected {hint.kind!r}")
-    return build(hint, table, where=name + ".")
+    kind = table.pop("kind", kinds[0].kind)
+    if not isinstance(kind, str):
+        raise InputError(f"{name}.kind is {kind!r}; expected a text")
+    by_name = {each.kind: each for each in kinds}
+    if kind not in by_name:
+        one_of(name, kind, by_name)
+    return build(by_name[kind], table, where=name + ".")
+
+
+def table_of_text(kinds: Sequence[type[Any]], text: str) -> dict[str, Any]:
+    """The table that a text stands for: a kind's name, or what a kind can make of it (`module:function`)."""
+    made = (each.of_text(text) for each in kinds if hasattr(each, "of_text"))
+    return next((table for table in made if table is not None), {"kind": text})
+
+
+def option_kinds(hint: Any) -> list[type[Any]]:
+    """The option classes that a field of this type may hold."""
+    return [part for part in _members(hint) if is_dataclass(part) and isinstance(part, type)]
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+    return typing.get_args(hint) if union else (hint,)
 
 
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}

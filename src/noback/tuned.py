@@ -14,8 +14,10 @@ from noback.engines import STILL
 from noback.errors import InputError, NobackError
 from noback.folder import RunFolder
 from noback.journal import Contents, read_journal
-from noback.run import Run, Score, Watcher, drawn_data, recorded_config
+from noback.run import Run, drawn_data, recorded_config
 from noback.tasks import read_split, spec_of, with_columns
+from noback.values import Score
+from noback.watching import Watcher
 
 
 def open_run(
@@ -84,11 +86,11 @@ def evaluate(
         run.task.use(drawn_data(config))
         if split not in ("train", "validation", "test"):
             raise InputError(f"unknown split {split!r}; expected train, validation or test")
-        return run.score(split), list(run.task.notes)
+        return run.scored(*run.answers(split), with_objective=False), list(run.task.notes)
     spec = run.task.spec if columns is None else with_columns(run.task.spec, columns)
     examples, notes = read_split(spec, data or config.data, split, config.test_limit)
     run.task.add("asked", examples)
-    return run.score("asked"), notes
+    return run.scored(*run.answers("asked"), with_objective=False), notes
 
 
 def predict(run: Run, texts: Sequence[str | tuple[str, ...]]) -> list[dict[str, float]]:

@@ -40,6 +40,18 @@ class Estimate:
     slopes: tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How a set was answered."""
+
+    accuracy: float
+    score: float  # the task's own metric
+    loss: float  # cross-entropy, whatever the objective
+    objective: float | None  # the run's objective over the whole set, lower is better; None: not asked for
+    examples: int
+    confusion: list[list[int]]  # gold label (row) answered by label (column)
+
+
 def direction_seeds(run_seed: int, step: int, directions: int) -> tuple[int, ...]:
     """The seeds of a step's directions: a pure function of the run's seed and the step."""
     return tuple(

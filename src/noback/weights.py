@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from noback.errors import InputError
 from noback.options import one_of
 from noback.values import Move
 
+_SAMPLED = 4096  # weights of a tensor that are looked at to see whether an update changed them
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -81,6 +83,28 @@ class Weights:
         """Overwrite the tensors with others of the same names, shapes and dtypes."""
         for name, tensor in self.tensors.items():
             tensor.copy_(tensors[name])
+
+    def norm(self) -> float:
+        """The length of all tuned tensors as one vector."""
+        return math.sqrt(sum(float(torch.linalg.vector_norm(part.float())) ** 2 for part in self.tensors.values()))
+
+    @property
+    def size(self) -> int:
+        """How many weights are tuned."""
+        return sum(tensor.numel() for tensor in self._tensors.values())
+
+    def sample(self) -> dict[str, Tensor]:
+        """A copy of the first few weights of each tensor."""
+        return {name: tensor.view(-1)[:_SAMPLED].clone() for name, tensor in self.tensors.items()}
+
+    def changed_share(self, before: Mapping[str, Tensor]) -> float:
+        """The share of weights that differ from a sample taken before, each tensor counted by its size."""
+        after = self.sample()
+        changed = (
+            float((after[name] != before[name]).float().mean()) * tensor.numel()
+            for name, tensor in self._tensors.items()
+        )
+        return sum(changed) / self.size
 
     def digest(self) -> str:
         """BLAKE2b over every tuned tensor's name, dtype, shape and bytes."""

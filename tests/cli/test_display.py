@@ -7,8 +7,7 @@ from rich.console import Console
 
 from noback.cli import display
 from noback.cli.display import Display
-from noback.run import Score
-from noback.values import Estimate
+from noback.values import Estimate, Score
 
 
 @pytest.fixture

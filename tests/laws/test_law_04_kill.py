@@ -30,7 +30,7 @@ def test_a_run_killed_twenty_times_ends_on_the_same_bits(tiny_folder, data_folde
     undisturbed = train(config, tmp_path / "undisturbed")
     # A server that has imported everything and run nothing: its children start in a moment and are killed for real.
     processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload(["noback.run", "tests.laws.test_law_04_kill"])
+    processes.set_forkserver_preload(["noback.training", "tests.laws.test_law_04_kill"])
     out, chance = tmp_path / "killed", random.Random(4)
     kills, steps_at_kill = 0, set()
     while kills < KILLS:

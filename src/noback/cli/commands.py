@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from noback.errors import InputError
+
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     """--json: one object on stdout, everything else on stderr."""
@@ -24,6 +26,24 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         help="whose weights: best (by validation; the default), final, base, or a step's number",
     )  # fmt: skip
     parser.add_argument("--model", metavar="NAME", help="where the base model is now, if not where it was")
+
+
+def add_watching(parser: argparse.ArgumentParser) -> None:
+    """What is looked at while a run goes; nothing of it changes the run's bits."""
+    parser.add_argument(
+        "--health-every", metavar="N",
+        help="every N steps, two more forwards: the curvature, and whether the step lowered the loss (default: never)",
+    )  # fmt: skip
+
+
+def health_every(arguments: argparse.Namespace) -> int | None:
+    """The flag as a number."""
+    text = arguments.health_every
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(f"--health-every is {text!r}; expected a whole number above zero")
+    return int(text)
 
 
 def say(arguments: argparse.Namespace, values: dict[str, Any], text: str) -> None:

@@ -9,14 +9,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from noback.run import Score
-from noback.values import Estimate
+from noback.values import Estimate, Score
+from noback.watching import Silent
 
 _LOG_SECONDS = 10.0  # between lines in a log file
 _PATIENCE = 2.0  # seconds before work that is not training shows a bar
 
 
-class Display:
+class Display(Silent):
     """Shows notes, the course of training, and any other work that takes over two seconds."""
 
     def __init__(self) -> None:

@@ -9,28 +9,27 @@ import typing
 from pathlib import Path
 from typing import Any
 
+from noback.cli.flag_names import FLAGS
 from noback.config import RunConfig, config_of, read_config
 from noback.errors import InputError
-
-# flag -> where it stands in the configuration
-FLAGS = {
-    "--model": "model", "--task": "task", "--data": "data", "--columns": "columns", "--shots": "shots",
-    "--data-seed": "data_seed", "--test-limit": "test_limit", "--steps": "steps", "--batch": "batch", "--lr": "rule.lr",
-    "--schedule": "rule.schedule", "--weight-decay": "rule.weight_decay", "--eps": "estimator.eps",
-    "--directions": "estimator.directions", "--noise": "noise", "--dtype": "dtype", "--seed": "seed",
-    "--eval-every": "eval_every", "--probes-per-pass": "probes_per_pass", "--micro-batch": "micro_batch",
-}  # fmt: skip
-
+from noback.options import option_kinds, table_of_text
 
 def add_config_flags(parser: argparse.ArgumentParser) -> None:
     """Give a parser every flag of a run's configuration."""
     group = parser.add_argument_group("the run")
     for flag, path in FLAGS.items():
         field, default, hint = _field(path)
-        choices = field.metadata["choices"]
+        kinds = option_kinds(hint)
+        choices = [kind.kind for kind in kinds] if kinds else field.metadata["choices"]
+        default = choices[0] if kinds else default
         shown = "" if default is None else f" (default {default})"
         text = field.metadata["help"] + (f": {', '.join(choices)}" if choices else "") + shown
         group.add_argument(flag, dest=path, default=None, metavar=_metavar(hint), help=text.replace("%", "%%"))
+    group.add_argument(
+        "--adapt-ties", action="store_true",
+        help="for objectives that are staircases: raise eps (at most to 0.01) while more than a fifth of the slopes are "
+        "exactly zero; the journal records it. Bounds: --set estimator.adapt_ties.largest=0.05",
+    )  # fmt: skip
     group.add_argument(
         "--config", metavar="FILE", help="a TOML file of options, such as a run's run.toml; flags win over it"
     )
@@ -45,7 +44,11 @@ def config_from(arguments: argparse.Namespace) -> RunConfig:
     for path in FLAGS.values():
         text = getattr(arguments, path)
         if text is not None:
-            _put(table, path, _value(text, _field(path)[2], path))
+            hint = _field(path)[2]
+            kinds = option_kinds(hint)
+            _put(table, path, table_of_text(kinds, text) if kinds else _value(text, hint, path))
+    if arguments.adapt_ties:
+        table.setdefault("estimator", {}).setdefault("adapt_ties", {})
     for pair in arguments.set:
         path, equals, text = pair.partition("=")
         if not equals:

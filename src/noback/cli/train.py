@@ -6,11 +6,11 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING
 
-from noback.cli.commands import add_json, say, stopping
+from noback.cli.commands import add_json, add_watching, health_every, say, stopping
 from noback.cli.flags import add_config_flags, config_from
 
 if TYPE_CHECKING:
-    from noback.run import Result
+    from noback.training import Result
 
 HELP = "fine-tune a masked language model on a task, with forward passes only"
 DESCRIPTION = """
@@ -29,6 +29,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     add_config_flags(parser)
     parser.add_argument("--out", metavar="DIR", help="the run's new folder (default: runs/TASK-NUMBER)")
+    add_watching(parser)
     add_json(parser)
 
 
@@ -36,12 +37,12 @@ def run(arguments: argparse.Namespace) -> None:
     """Train and say how it went."""
     config = config_from(arguments)
     from noback.cli.display import Display
-    from noback.run import train
+    from noback.training import train
 
     display = Display()
     with stopping() as stop:
         try:
-            result = train(config, arguments.out, watcher=display, stop=stop)
+            result = train(config, arguments.out, watcher=display, stop=stop, health_every=health_every(arguments))
         finally:
             display.close()
     say(arguments, dataclasses.asdict(result), summary(result))
@@ -52,6 +53,7 @@ def summary(result: Result) -> str:
     change = (result.best - result.zero_shot) * 100
     return (
         f"{result.task}: test accuracy {result.zero_shot:.1%} before, {result.best:.1%} after ({change:+.1f} points)\n"
+        f"  verdict: {result.verdict}\n"
         f"  best validation at step {result.best_step} of {result.steps}; the last step's weights: {result.final:.1%}\n"
         f"  {result.forwards:,} forwards in {result.seconds:.0f} s; the journal has {result.journal_bytes:,} bytes\n"
         f"  run folder {result.run}\n"

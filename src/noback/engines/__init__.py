@@ -2,7 +2,7 @@
 
 from noback.engines.displaced import Displaced, TensorNames
 from noback.engines.engine import STILL, Engine
-from noback.engines.loading import keep_freed_memory, model_limit, open_model
+from noback.engines.loading import Opened, keep_freed_memory, model_limit, open_classifier, open_model
 from noback.engines.local import Local
 from noback.engines.plain import Plain
 
@@ -11,9 +11,11 @@ __all__ = [
     "Displaced",
     "Engine",
     "Local",
+    "Opened",
     "Plain",
     "TensorNames",
     "keep_freed_memory",
     "model_limit",
+    "open_classifier",
     "open_model",
 ]

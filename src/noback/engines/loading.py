@@ -1,21 +1,66 @@
-"""Opening a masked LM and its tokenizer: embedded, from a folder, or from the hub; safetensors only, no remote code."""
+"""Opening a model and its tokenizer: embedded, from a folder, or from the hub; safetensors only, no remote code."""
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
 
 from noback.embedded import MODELS
 from noback.errors import InputError
 from noback.options import suggestion
-from noback.weights import DTYPES
+from noback.values import Move, Term
+from noback.weights import DTYPES, Weights
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
-def open_model(name: str, dtype: str) -> tuple[Any, Any]:
-    """The model in the dtype, in evaluation mode, and its tokenizer."""
+class Opened(NamedTuple):
+    """A model in evaluation mode, its tokenizer, and the names of the weights that no checkpoint gave."""
+
+    model: Any
+    tokenizer: Any
+    fresh: tuple[str, ...] = ()
+
+
+def open_model(name: str, dtype: str) -> Opened:
+    """A masked LM in the dtype; one that lacks weights is refused."""
+    import transformers
+
+    model, tokenizer, missing = _opened(name, dtype, transformers.AutoModelForMaskedLM)
+    if missing:
+        raise InputError(
+            f"model {name!r} lacks weights of its masked-LM head or body ({', '.join(missing[:3])}), which would be "
+            "random; expected a checkpoint of a masked LM with its head"
+        )
+    return Opened(model, tokenizer)
+
+
+def open_classifier(name: str, dtype: str, labels: Sequence[str], seed: int) -> Opened:
+    """The architecture's classifier over a model's body, with a fresh head: a pure function of the seed."""
+    import transformers
+
+    named = {"id2label": dict(enumerate(labels)), "label2id": {label: index for index, label in enumerate(labels)}}
+    verbosity = transformers.utils.logging.get_verbosity()
+    transformers.utils.logging.set_verbosity_error()  # it would warn that the head is random, which is the point
+    try:
+        model, tokenizer, missing = _opened(name, dtype, transformers.AutoModelForSequenceClassification, **named)
+    finally:
+        transformers.utils.logging.set_verbosity(verbosity)
+    body = [name for name in missing if name.startswith(f"{model.base_model_prefix}.") and "pooler" not in name]
+    if body or not missing:
+        what = f"lacks weights of its body ({', '.join(body[:3])})" if body else "has a trained head already"
+        raise InputError(f"model {name!r} {what}; expected a pre-trained model, to which a fresh head is added")
+    _draw_head(model, missing, seed)
+    return Opened(model, tokenizer, missing)
+
+
+def _opened(name: str, dtype: str, architecture: Any, **settings: Any) -> tuple[Any, Any, tuple[str, ...]]:
+    """The model, its tokenizer, and the names of the weights that the checkpoint lacks."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
@@ -24,25 +69,30 @@ def open_model(name: str, dtype: str) -> tuple[Any, Any]:
     options = {} if Path(path).is_dir() else _hub_options(name)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)
-        model, report = transformers.AutoModelForMaskedLM.from_pretrained(
+        model, report = architecture.from_pretrained(
             path,
             dtype=DTYPES[dtype],
             use_safetensors=True,
             trust_remote_code=False,
             output_loading_info=True,
             **options,
+            **settings,
         )
     except Exception as error:  # noqa: BLE001 (the library raises many kinds; each means that it cannot be opened)
         raise InputError(f"model {name!r} cannot be opened: {_first_line(error)}") from None
-    if report["missing_keys"]:
-        missing = ", ".join(sorted(report["missing_keys"])[:3])
-        raise InputError(
-            f"model {name!r} lacks weights of its masked-LM head or body ({missing}), which would be random; "
-            "expected a checkpoint of a masked LM with its head"
-        )
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         raise InputError(f"the tokenizer of model {name!r} knows more tokens ({len(tokenizer)}) than the model")
-    return model.eval(), tokenizer
+    return model.eval(), tokenizer, tuple(sorted(report["missing_keys"]))
+
+
+def _draw_head(model: Any, fresh: Sequence[str], seed: int) -> None:
+    """Matrices from the product's own noise at the model's usual scale; biases and norms stay as the library made them."""
+    matrices = {name: tensor for name, tensor in model.named_parameters() if name in fresh and tensor.dim() > 1}
+    with torch.no_grad():
+        for tensor in matrices.values():
+            tensor.zero_()
+    number = int.from_bytes(hashlib.blake2s(f"head {seed}".encode(), digest_size=8).digest(), "little")
+    Weights(matrices).advance([Move((Term(number, getattr(model.config, "initializer_range", 0.02)),))])
 
 
 def _hub_options(name: str) -> dict[str, Any]:

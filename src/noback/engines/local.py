@@ -11,7 +11,7 @@ from torch import Tensor
 
 from noback.engines.displaced import Displaced, TensorNames
 from noback.engines.probed import Probes
-from noback.engines.readout import MaskedLabelWords
+from noback.engines.readout import HeadLogits, MaskedLabelWords, Readout
 from noback.tasks import Batch
 from noback.values import Move
 from noback.weights import Weights
@@ -26,15 +26,15 @@ class Local:
         self,
         model: Any,
         weights: Weights,
-        word_ids: Sequence[int],
+        word_ids: Sequence[int] | None,
         *,
         probes_per_pass: int | None = None,
         micro_batch: int | None = None,
     ) -> None:
-        """`micro_batch` bounds the examples of a forward; the losses are those of the whole batch."""
+        """`word_ids` none: the model is a classifier. `micro_batch` bounds the examples of a forward."""
         self._model = model.eval()
         self._weights = weights
-        self._readout = MaskedLabelWords(model, word_ids)
+        self._readout: Readout = HeadLogits() if word_ids is None else MaskedLabelWords(model, word_ids)
         self._names = TensorNames(model.named_parameters(), weights)
         self._probes = Probes(model, weights, self._readout.rows)
         self._probes_per_pass, self._micro_batch = probes_per_pass, micro_batch

@@ -18,8 +18,8 @@ from noback.weights import Weights, tensor_array, tensor_id
 class Plain:
     """Scores as one would without any trick: readable, slow, and what the local engine must equal."""
 
-    def __init__(self, model: Any, weights: Weights, word_ids: Sequence[int]) -> None:
-        self._model, self._weights, self._word_ids = model.eval(), weights, list(word_ids)
+    def __init__(self, model: Any, weights: Weights, word_ids: Sequence[int] | None) -> None:
+        self._model, self._weights, self._word_ids = model.eval(), weights, word_ids
 
     @property
     def weights(self) -> Weights:
@@ -39,5 +39,7 @@ class Plain:
                 place = Place(tensor_id(name), matrix.shape[1])
                 matrix[...] = philox.perturbed(matrix, place, self._weights.family, [point])[0]
         logits = model(**batch.inputs).logits
-        words: Tensor = logits[torch.arange(len(batch)), batch.mask_positions][:, self._word_ids]
+        if self._word_ids is None:
+            return logits.float()  # type: ignore[no-any-return]
+        words: Tensor = logits[torch.arange(len(batch)), batch.mask_positions][:, list(self._word_ids)]
         return words.float()

@@ -1,16 +1,47 @@
-"""The masked-LM readout: the head at the mask only, and of the vocabulary only the label words."""
+"""Readouts: label logits [examples, labels] from label words at the mask, or from a classification head."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from noback.engines.probed import is_plain, replaced_forward
 from noback.errors import InputError
+
+
+class Readout(Protocol):
+    """How label logits are read off a model."""
+
+    @property
+    def rows(self) -> Mapping[nn.Module, Tensor]:
+        """The output rows that are wanted of a plain linear module."""
+        ...
+
+    def reading(self, mask_positions: Tensor) -> AbstractContextManager[None]:
+        """Within, the model is run."""
+        ...
+
+    def label_logits(self, logits: Tensor) -> Tensor:
+        """The model's logits as float32 [rows, labels]."""
+        ...
+
+
+class HeadLogits:
+    """A classifier's logits are label logits already."""
+
+    rows: Mapping[nn.Module, Tensor] = {}
+
+    def reading(self, _mask_positions: Tensor) -> AbstractContextManager[None]:
+        """Nothing changes."""
+        return nullcontext()
+
+    def label_logits(self, logits: Tensor) -> Tensor:
+        """[rows, labels] in float32."""
+        return logits.float()
 
 
 class MaskedLabelWords:

@@ -1,5 +1,6 @@
-"""Estimators: pure functions from seeds to points and from losses to slopes."""
+"""Estimators: where losses are taken, and how they become slopes."""
 
+from noback.estimators.ties import AdaptTies
 from noback.estimators.two_sided import TwoSided
 
-__all__ = ["TwoSided"]
+__all__ = ["AdaptTies", "TwoSided"]

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from noback.errors import InputError
+from noback.estimators.ties import AdaptTies
 from noback.options import option, positive, whole
 from noback.values import Estimate, Move, Term, to_float32
 
@@ -18,10 +20,13 @@ class TwoSided:
 
     eps: float = option(1e-3, "how far to either side of the weights a loss is taken")
     directions: int = option(1, "directions a step; each costs two forwards")
+    adapt_ties: AdaptTies | None = option(None, "raise eps while too many slopes are zero; none: keep it")
 
     def __post_init__(self) -> None:
         positive("eps", self.eps)
         whole("directions", self.directions)
+        if self.adapt_ties is not None and self.adapt_ties.largest < self.eps:
+            raise InputError(f"adapt_ties.largest is {self.adapt_ties.largest!r}; expected eps, {self.eps!r}, or more")
 
     @property
     def forwards(self) -> int:

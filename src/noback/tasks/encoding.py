@@ -12,7 +12,7 @@ from torch import Tensor
 from noback.errors import InputError
 from noback.tasks.data import Example
 from noback.tasks.spec import TaskSpec
-from noback.tasks.template import Literal, Sentence
+from noback.tasks.template import Literal, Sentence, plain_template
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +41,28 @@ class Encoded:
 class Encoder:
     """Turns examples into prompts for one tokenizer, within the task's limits and the model's."""
 
-    def __init__(self, spec: TaskSpec, tokenizer: Any, model_limit: int | None = None) -> None:
+    def __init__(
+        self, spec: TaskSpec, tokenizer: Any, model_limit: int | None = None, *, for_head: bool = False
+    ) -> None:
+        """`for_head`: the sentences alone, as a classifier sees them, in place of the task's template."""
         self._spec, self._tokenizer = spec, tokenizer
         self._limit = min(spec.max_length, model_limit or spec.max_length)
-        for kind in ("mask", "pad", "cls", "sep"):
+        for kind in ("pad", "cls", "sep") if for_head else ("mask", "pad", "cls", "sep"):
             if getattr(tokenizer, f"{kind}_token_id") is None:
                 raise InputError(f"the model's tokenizer has no {kind} token; a masked-LM task needs one")
+        separators = tokenizer.num_special_tokens_to_add(pair=True) - 2  # RoBERTa puts two between a pair
+        self._pieces = (plain_template(len(spec.sentences), separators) if for_head else spec.parsed).pieces
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
         """Every example, each piece tokenised by itself, sentences shortened so that the whole prompt fits."""
-        columns = [self._column(piece, examples) for piece in self._spec.parsed.pieces]
+        columns = [self._column(piece, examples) for piece in self._pieces]
         return [
             self._encoded([column[row] for column in columns], example.gold) for row, example in enumerate(examples)
         ]
 
     def _bounded(self, parts: list[list[int]]) -> list[list[int]]:
         """The parts, each sentence cut to its own limit."""
-        pieces = zip(self._spec.parsed.pieces, parts, strict=True)
+        pieces = zip(self._pieces, parts, strict=True)
         return [part[: self._spec.limit_of(p.index)] if isinstance(p, Sentence) else part for p, part in pieces]
 
     def batch(self, encoded: Sequence[Encoded]) -> Batch:
@@ -100,7 +105,7 @@ class Encoder:
         ids: list[int] = []
         segments: list[int] = []
         segment, mask_position = 0, 0
-        for piece, part in zip(self._spec.parsed.pieces, kept, strict=True):
+        for piece, part in zip(self._pieces, kept, strict=True):
             kind = getattr(piece, "kind", "")
             if kind == "mask":
                 mask_position = len(ids)
@@ -114,7 +119,7 @@ class Encoder:
         excess = sum(map(len, parts)) - self._limit
         if excess <= 0:
             return parts
-        is_sentence = [isinstance(piece, Sentence) for piece in self._spec.parsed.pieces]
+        is_sentence = [isinstance(piece, Sentence) for piece in self._pieces]
         lengths = [len(part) for part in parts]
         for _ in range(excess):
             longest = max((index for index, yes in enumerate(is_sentence) if yes), key=lambda index: lengths[index])

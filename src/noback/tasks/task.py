@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -23,12 +24,17 @@ from noback.tasks.spec import TaskSpec, load_spec
 class Task:
     """Examples encoded once; `batch(step)` is a pure function of the seed and the step."""
 
-    def __init__(self, spec: TaskSpec, tokenizer: Any, model_limit: int | None = None) -> None:
+    def __init__(
+        self, spec: TaskSpec, tokenizer: Any, model_limit: int | None = None, *, for_head: bool = False
+    ) -> None:
+        """`for_head`: the examples are for a classifier, which needs neither prompt nor label words."""
         self.spec = spec
-        self.word_ids = label_word_ids(spec.words, tokenizer)
+        self.word_ids = None if for_head else label_word_ids(spec.words, tokenizer)
+        self.texts = list(spec.labels if for_head else spec.words.values())  # what an answer reads like
         self.notes: tuple[str, ...] = ()
-        self._encoder = Encoder(spec, tokenizer, model_limit)
+        self._encoder = Encoder(spec, tokenizer, model_limit, for_head=for_head)
         self._sets: dict[str, list[Encoded]] = {}
+        self._examples: dict[str, list[Example]] = {}
 
     def use(self, drawn: Drawn) -> None:
         """Encode the sets that were drawn for a run."""
@@ -47,7 +53,7 @@ class Task:
 
     def add(self, name: str, examples: list[Example]) -> None:
         """Encode a set under a name."""
-        self._sets[name] = self._encoder.encode(examples)
+        self._sets[name], self._examples[name] = self._encoder.encode(examples), examples
         shortened = sum(example.shortened for example in self._sets[name])
         if shortened:
             self.notes += (f"{name}: {shortened} of {len(examples)} prompts were shortened to fit",)
@@ -55,6 +61,15 @@ class Task:
     def size(self, name: str) -> int:
         """How many examples a set has."""
         return len(self._sets[name])
+
+    def balance(self, name: str) -> list[int]:
+        """How many examples of a set have each label."""
+        counts = Counter(example.gold for example in self._examples[name])
+        return [counts[index] for index in range(len(self.spec.labels))]
+
+    def sentences(self, name: str) -> list[tuple[str, ...]]:
+        """The sentences of a set, in the order of its batches."""
+        return [self._examples[name][index].sentences for index in self._by_length(name)]
 
     def batch(self, step: int, size: int, seed: int) -> Batch:
         """The training batch of a step: a walk through a new order of the examples each epoch."""
@@ -68,9 +83,13 @@ class Task:
 
     def batches(self, name: str, size: int) -> Iterator[Batch]:
         """A whole set in batches of examples of like length, which need little padding."""
-        encoded = sorted(self._sets[name], key=lambda example: len(example.ids))
-        for begin in range(0, len(encoded), size):
-            yield self._encoder.batch(encoded[begin : begin + size])
+        order = self._by_length(name)
+        for begin in range(0, len(order), size):
+            yield self._encoder.batch([self._sets[name][index] for index in order[begin : begin + size]])
+
+    def _by_length(self, name: str) -> list[int]:
+        encoded = self._sets[name]
+        return sorted(range(len(encoded)), key=lambda index: len(encoded[index].ids))
 
     def prompts(self, texts: Sequence[str | tuple[str, ...]]) -> Batch:
         """Unlabelled texts as one batch; a text of several sentences is a tuple."""

@@ -108,6 +108,15 @@ def parse_template(text: str) -> Template:
     return Template(text, tuple(pieces))
 
 
+def plain_template(sentences: int, separators: int) -> Template:
+    """The sentences alone, as a classifier sees them, with so many separators between two of them."""
+    pieces: list[Piece] = [Special("cls")]
+    for index in range(sentences):
+        pieces += [Special("sep+")] * separators if index else []
+        pieces.append(Sentence(index))
+    return Template("", (*pieces, Special("sep+")))
+
+
 def _piece(part: str, template: str, position: int) -> Piece:
     if part in SPECIALS:
         return Special(part)

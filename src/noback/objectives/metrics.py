@@ -1,4 +1,4 @@
-"""Objectives and metrics: label logits and gold labels become one number."""
+"""Metrics: label logits or answers and gold labels become a number that people read."""
 
 from __future__ import annotations
 
@@ -37,3 +37,9 @@ def mcc(predicted: Tensor, gold: Tensor) -> float:
 
 
 METRICS = {"accuracy": accuracy, "f1": f1, "mcc": mcc}
+
+
+def confusion(predicted: Tensor, gold: Tensor, labels: int) -> list[list[int]]:
+    """How often each gold label (row) was answered by each label (column)."""
+    counts: list[list[int]] = (gold * labels + predicted).bincount(minlength=labels**2).view(labels, labels).tolist()
+    return counts

@@ -1,0 +1,45 @@
+"""Ties: a staircase objective gives a slope of exactly zero where no answer flips; a larger eps flips more of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from noback.errors import InputError
+from noback.options import option, positive, whole
+from noback.values import to_float32
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptTies:
+    """Raise eps until few enough slopes are zero: a pure function of the slopes that the journal holds."""
+
+    kind: ClassVar[str] = "raise_eps"
+
+    target: float = option(0.2, "the share of zero slopes that is small enough")
+    largest: float = option(1e-2, "eps is never raised above this")
+    factor: float = option(2.0, "by how much eps is raised at a time")
+    window: int = option(16, "steps that are looked at before eps is raised")
+
+    def __post_init__(self) -> None:
+        positive("adapt_ties.largest", self.largest)
+        whole("adapt_ties.window", self.window)
+        if not 0 <= self.target < 1:
+            raise InputError(f"adapt_ties.target is {self.target!r}; expected a share from 0 to below 1")
+        if not self.factor > 1:
+            raise InputError(f"adapt_ties.factor is {self.factor!r}; expected a number above 1")
+
+    def next_eps(self, eps: float, slopes: Sequence[tuple[float, ...]]) -> float:
+        """The eps to go on with, given each step's slopes since it was last raised."""
+        if len(slopes) < self.window or eps >= self.largest:
+            return eps
+        recent = [slope for step in slopes[-self.window :] for slope in step]
+        if zero_share(recent) <= self.target:
+            return eps
+        return to_float32(min(eps * self.factor, self.largest))
+
+
+def zero_share(slopes: Sequence[float]) -> float:
+    """The share of slopes that are exactly zero."""
+    return sum(slope == 0.0 for slope in slopes) / len(slopes) if slopes else 0.0

@@ -1,0 +1,55 @@
+"""Objectives over label logits: the label logits of a whole batch and its gold labels become one number, lower is better.
+
+`smooth` says whether any change of the weights changes the number. One that is not smooth is a staircase: its slope
+is exactly zero wherever no answer of the batch flips.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from noback.objectives.metrics import accuracy, confusion, cross_entropy
+
+
+@dataclass(frozen=True, slots=True)
+class CrossEntropy:
+    """Mean cross-entropy over the labels: every perturbation gives a signal."""
+
+    kind: ClassVar[str] = "cross_entropy"
+    smooth: ClassVar[bool] = True
+
+    def loss(self, label_logits: Tensor, gold: Tensor, _texts: Sequence[str]) -> float:
+        """The loss of a batch: label logits [examples, labels], gold [examples]."""
+        return cross_entropy(label_logits, gold)
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """1 - accuracy: a staircase."""
+
+    kind: ClassVar[str] = "accuracy"
+    smooth: ClassVar[bool] = False
+
+    def loss(self, label_logits: Tensor, gold: Tensor, _texts: Sequence[str]) -> float:
+        """The share of wrong answers."""
+        return 1.0 - accuracy(label_logits.argmax(dim=1), gold)
+
+
+@dataclass(frozen=True, slots=True)
+class MacroF1:
+    """1 - the mean F1 of the labels, over the whole batch at once: a staircase that no mean of examples gives."""
+
+    kind: ClassVar[str] = "macro_f1"
+    smooth: ClassVar[bool] = False
+
+    def loss(self, label_logits: Tensor, gold: Tensor, _texts: Sequence[str]) -> float:
+        """Labels that neither the batch nor the answers hold are left out of the mean."""
+        table = torch.tensor(confusion(label_logits.argmax(dim=1), gold, label_logits.shape[1]), dtype=torch.float64)
+        hits, both = table.diagonal(), table.sum(dim=0) + table.sum(dim=1)
+        present = both > 0
+        return 1.0 - float((2 * hits[present] / both[present]).mean())

@@ -1,0 +1,374 @@
+"""Training: the loop, from the start or from where a run's folder says it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from noback.config import RunConfig
+from noback.engines import STILL
+from noback.errors import InputError, NobackError
+from noback.folder import RunFolder, next_folder
+from noback.health import DOMINATED, ENOUGH_STEPS, agreement_figures, slope_figures, tie_advice, verdict
+from noback.journal import Contents, EpsChange, Journal, StepRecord, rounded
+from noback.run import Measured, Run, drawn_data, recorded_config
+from noback.snapshot import prune_snapshots, save_snapshot
+from noback.values import Estimate, Score
+from noback.watching import Watcher
+
+_MISTAKES = 20  # the worst ones that a report shows
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a finished run has to say; accuracies are of the test set."""
+
+    run: str
+    task: str
+    metric: str
+    objective: str
+    zero_shot: float
+    final: float
+    best: float
+    best_step: int
+    steps: int
+    forwards: int
+    seconds: float
+    journal_bytes: int
+    peak_memory_bytes: int
+    weights: str
+    final_weights: str
+    zero_slope_share: float
+    mean_abs_slope: float
+    min_abs_slope: float
+    max_abs_slope: float
+    verdict: str
+    evidence: tuple[str, ...]
+
+
+class Interrupted(NobackError):
+    """The run was asked to stop; everything up to here is safe."""
+
+    exit_code = 130
+
+
+def train(
+    config: RunConfig,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    watcher: Watcher | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    health_every: int | None = None,
+) -> Result:
+    """Train from the start in a new run folder; `stop` is asked after each step whether to leave off.
+
+    `health_every`: so often, two more forwards see the curvature and whether the step lowered the loss.
+    """
+    config = with_whole_paths(config)
+    folder = RunFolder(out if out is not None else next_folder(Path("runs"), Path(config.task).stem))
+    if folder.path.exists():
+        folder.create("")  # refuses, before the model is opened
+    drawn = drawn_data(config)  # before the model is opened: what is wrong with the data shows at once
+    run = Run(config, folder, watcher)
+    run.task.use(drawn)
+    folder.create(config.toml())
+    with folder.locked():
+        return _loop(run, stop, health_every)
+
+
+def resume(
+    path: str | os.PathLike[str],
+    *,
+    watcher: Watcher | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    health_every: int | None = None,
+) -> Result:
+    """Go on with a run from where its folder says it is."""
+    folder = RunFolder(path)
+    config = recorded_config(folder)
+    with folder.locked():
+        drawn = drawn_data(config)
+        run = Run(config, folder, watcher)
+        run.task.use(drawn)
+        return _loop(run, stop, health_every)
+
+
+@dataclass(slots=True)
+class _Window:
+    """What was measured since the last look at the validation set; only people read it."""
+
+    slopes: list[float] = field(default_factory=list)
+    halves: list[tuple[float, float]] = field(default_factory=list)
+
+    def add(self, measured: Measured) -> None:
+        self.slopes += measured.estimate.slopes
+        self.halves += measured.halves
+
+    def figures(self) -> dict[str, float]:
+        return {"slopes": len(self.slopes), **slope_figures(self.slopes), **agreement_figures(self.halves)}
+
+
+def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Result:
+    """Train until the configured step; every record is on the disk before the weights move."""
+    config, folder, watcher = run.config, run.folder, run.watcher
+    journal, contents = _journal(run)
+    _begin(run, contents)
+    zero_shot = _zero_shot(run)
+    began, earlier = time.monotonic(), _seconds_before(folder)
+    step = len(contents.steps)
+    run.go_to(step, contents)
+    if step:
+        watcher.note(f"going on after step {step}")
+    window, warned = _Window(), False
+    while True:
+        if _due(step, config) and step not in {look.step for look in contents.evaluations}:
+            score = run.score("validation")
+            look = rounded(score.score, score.loss, step)
+            journal.append(look)
+            contents.evaluations.append(look)
+            seconds = earlier + time.monotonic() - began
+            folder.add_metrics(kind="validation", step=step, seconds=round(seconds, 3), **dataclasses.asdict(score))
+            _keep_snapshot(run, step, contents)
+            watcher.evaluated(step, score)
+            window = _summed_up(run, step, window)
+        if step == config.steps:
+            break
+        if stop():
+            raise Interrupted(f"stopped after step {step}; nothing is lost: noback resume {folder.path}")
+        eps = _eps(run, journal, contents)
+        measured = run.measure(step, eps)
+        estimate = measured.estimate
+        _check_finite(estimate, step, folder)
+        record = StepRecord(step, estimate.loss, estimate.slopes)
+        journal.append(record)
+        contents.steps.append(record)
+        window.add(measured)
+        _advance(run, record, health_every)
+        step += 1
+        watcher.stepped(step, config.steps, estimate)
+        warned = warned or _warned_of_ties(run, contents, eps)
+    return _result(run, contents, zero_shot, earlier + time.monotonic() - began)
+
+
+def _begin(run: Run, contents: Contents) -> None:
+    """Say what is about to be done."""
+    config, task, watcher = run.config, run.task, run.watcher
+    for note in task.notes:
+        watcher.note(note)
+    if task.size("train") < config.batch:
+        watcher.note(f"batch: the whole training set, {task.size('train')} examples")
+    balance = {name: task.balance(name) for name in ("train", "validation", "test")}
+    for name, counts in balance.items():
+        if max(counts) > 2 * min(counts):
+            shares = ", ".join(f"{label} {n}" for label, n in zip(task.texts, counts, strict=True))
+            watcher.note(f"{name}: the labels are out of balance ({shares})")
+    if not any(line.get("kind") == "start" for line in run.folder.read_metrics()):
+        run.folder.add_metrics(
+            kind="start", time=round(time.time()), labels=task.texts, balance=balance, tuned=run.weights.size,
+            smooth=config.objective.smooth,
+        )  # fmt: skip
+    watcher.began(run.folder.path, config.table(), len(contents.steps))
+
+
+def _eps(run: Run, journal: Journal, contents: Contents) -> float:
+    """The step's eps; where ties make it grow, that is in the journal before it is used."""
+    estimator, changes = run.config.estimator, contents.eps_changes
+    now, since = (changes[-1].eps, changes[-1].step) if changes else (estimator.eps, 0)
+    if estimator.adapt_ties is None:
+        return now
+    eps = estimator.adapt_ties.next_eps(now, [record.slopes for record in contents.steps[since:]])
+    if eps != now:
+        change = EpsChange(len(contents.steps), eps)
+        journal.append(change)
+        changes.append(change)
+        run.watcher.note(f"step {change.step}: too many slopes are zero; eps goes from {now:g} to {eps:g}")
+    return eps
+
+
+def _advance(run: Run, record: StepRecord, health_every: int | None) -> None:
+    """Move the weights; now and then, see what the move did to them and to the loss."""
+    move, step = run.move(record), record.step
+    sampled = run.weights.sample() if _due(step, run.config) else None
+    probed = bool(health_every) and step % (health_every or 1) == 0
+    before = _still_loss(run, step) if probed else 0.0
+    run.weights.advance([move])
+    if sampled is not None:
+        run.folder.add_metrics(
+            kind="update", step=step, length=run.step_length(move), weight_norm=run.weights.norm(),
+            changed_share=run.weights.changed_share(sampled),
+        )  # fmt: skip
+    if probed:
+        after = _still_loss(run, step)
+        expected = sum(term.coefficient * slope for term, slope in zip(move.terms, record.slopes, strict=True))
+        figures = {
+            "curvature": 2 * (record.loss - before),  # l+ - 2 l0 + l-, the mean over the directions
+            "change": after - before,  # of the batch's own loss, by this step
+            "expected_change": expected,  # to first order, along the directions that were measured
+        }
+        run.folder.add_metrics(kind="probe", step=step, loss=before, **figures)
+        run.watcher.measured(step, figures)
+
+
+def _still_loss(run: Run, step: int) -> float:
+    batch = run.batch(step)
+    return run.loss(run.engine.score(batch, [STILL])[0], batch.gold)
+
+
+def _summed_up(run: Run, step: int, window: _Window) -> _Window:
+    """The health of the steps since the last look, and a new window."""
+    if window.slopes:
+        figures = window.figures()
+        run.folder.add_metrics(kind="health", step=step, **figures)
+        run.watcher.measured(step, figures)
+    return _Window()
+
+
+def _warned_of_ties(run: Run, contents: Contents, eps: float) -> bool:
+    """Say once that zero slopes dominate, if they do."""
+    config = run.config
+    recent = [slope for record in contents.steps[-ENOUGH_STEPS:] for slope in record.slopes]
+    if len(contents.steps) < ENOUGH_STEPS or config.estimator.adapt_ties is not None:
+        return False
+    share = slope_figures(recent)["zero_slope_share"]
+    if share <= DOMINATED:
+        return False
+    run.watcher.note(f"warning: {tie_advice(share, eps, config.batch, config.estimator.directions)}")
+    return True
+
+
+def _journal(run: Run) -> tuple[Journal, Contents]:
+    """The run's journal open for writing, and what it already holds."""
+    path = run.folder.journal
+    if not path.is_file():
+        Journal.create(path, run.header())
+    journal, contents = Journal.reopen(path)
+    run.check_base(contents)
+    if (contents.header["data"], contents.header["task"]) != (run.task.digest(), run.task.spec.table()):
+        raise InputError(
+            f"the data or the task file has changed since run {str(run.folder.path)!r} began; put it back or train anew"
+        )
+    return journal, contents
+
+
+def _zero_shot(run: Run) -> Score:
+    """The test set answered by the base weights, or what was recorded of it."""
+    for line in run.folder.read_metrics():
+        if line.get("kind") == "zero_shot":
+            return Score(**{item.name: line[item.name] for item in dataclasses.fields(Score)})
+    score = run.score("test")
+    run.folder.add_metrics(kind="zero_shot", **dataclasses.asdict(score))
+    return score
+
+
+def _due(step: int, config: RunConfig) -> bool:
+    return step % config.look_every == 0 or step == config.steps
+
+
+def _keep_snapshot(run: Run, step: int, contents: Contents) -> None:
+    """Keep the newest weights and the best; the base needs no snapshot."""
+    best = contents.best()
+    if step:
+        save_snapshot(run.folder.snapshots, step, run.weights)
+        prune_snapshots(run.folder.snapshots, {step, best.step if best else step})
+
+
+def _check_finite(estimate: Estimate, step: int, folder: RunFolder) -> None:
+    if not all(math.isfinite(value) for value in (estimate.loss, *estimate.slopes)):
+        raise NobackError(
+            f"the loss is {estimate.loss} at step {step}, so the run stops; the journal up to there is sound "
+            f"(noback replay {folder.path} DIR --at final): train anew with a smaller lr or eps"
+        )
+
+
+def _seconds_before(folder: RunFolder) -> float:
+    return max((float(line.get("seconds", 0.0)) for line in folder.read_metrics()), default=0.0)
+
+
+def _result(run: Run, contents: Contents, zero_shot: Score, seconds: float) -> Result:
+    """Test the last weights and the best; the run is left with the best."""
+    config = run.config
+    answers = run.answers("test")
+    final, final_weights = _tested(run, config.steps, "final", *answers), run.weights.digest()
+    best = contents.best()
+    best_step = best.step if best else config.steps
+    if best_step != config.steps:
+        run.go_to(best_step, contents)
+        answers = run.answers("test")
+    tested = _tested(run, best_step, "best", *answers)
+    run.folder.add_metrics(kind="mistakes", step=best_step, mistakes=_mistakes(run, *answers))
+    judged = verdict(contents, run.folder.read_metrics())
+    result = Result(
+        run=str(run.folder.path),
+        task=run.task.spec.name,
+        metric=run.task.spec.metric,
+        objective=config.objective.kind,
+        zero_shot=zero_shot.accuracy,
+        final=final.accuracy,
+        best=tested.accuracy,
+        best_step=best_step,
+        steps=config.steps,
+        forwards=config.steps * config.estimator.forwards,
+        seconds=round(seconds, 3),
+        journal_bytes=run.folder.journal.stat().st_size,
+        peak_memory_bytes=_peak_memory(),
+        weights=run.weights.digest(),
+        final_weights=final_weights,
+        **slope_figures([slope for record in contents.steps for slope in record.slopes]),
+        verdict=judged.word,
+        evidence=judged.evidence,
+    )
+    run.folder.add_metrics(kind="result", **dataclasses.asdict(result))
+    return result
+
+
+def _tested(run: Run, step: int, at: str, logits: Tensor, gold: Tensor) -> Score:
+    score = run.scored(logits, gold)
+    run.folder.add_metrics(kind="test", at=at, step=step, **dataclasses.asdict(score))
+    return score
+
+
+def _mistakes(run: Run, logits: Tensor, gold: Tensor) -> list[dict[str, Any]]:
+    """The wrong answers that the model was surest of."""
+    chances, answers = torch.softmax(logits.double(), dim=1).max(dim=1)
+    wrong = torch.nonzero(answers != gold).view(-1).tolist()
+    texts, sentences = run.task.texts, run.task.sentences("test")
+    return [
+        {
+            "sentences": list(sentences[index]),
+            "gold": texts[int(gold[index])],
+            "answer": texts[int(answers[index])],
+            "chance": round(float(chances[index]), 4),
+        }
+        for index in sorted(wrong, key=lambda index: -float(chances[index]))[:_MISTAKES]
+    ]
+
+
+def _peak_memory() -> int:
+    """The most memory that this process has held; Linux counts it in KiB, macOS in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def with_whole_paths(config: RunConfig) -> RunConfig:
+    """Paths of this machine made absolute, so that a run can be resumed from any folder."""
+
+    def whole(value: str | None) -> str | None:
+        return str(Path(value).resolve()) if value is not None and Path(value).exists() else value
+
+    return dataclasses.replace(
+        config,
+        data=whole(config.data),
+        model=config.model if config.model == "mini" else str(whole(config.model)),
+        task=str(whole(config.task)) if config.task.endswith(".toml") else config.task,
+    )
