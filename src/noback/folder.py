@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from noback.errors import InputError
+from noback.errors import InputError, NobackError
 
 
 class RunFolder:
@@ -82,6 +82,17 @@ class RunFolder:
                 except json.JSONDecodeError:
                     continue
         return found
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file, whole or not at all."""
+    unborn = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unborn.write_text(text, encoding="utf-8")
+        os.replace(unborn, path)
+    except OSError as error:
+        unborn.unlink(missing_ok=True)
+        raise NobackError(f"cannot write {str(path)!r}: {error.strerror}") from None
 
 
 def next_folder(parent: Path, name: str) -> Path:

@@ -131,8 +131,9 @@ def _looked(looks: Sequence[Mapping[str, Any]]) -> str:
     first, last = looks[0], looks[-1]
     best = max(looks, key=lambda look: float(look["score"]))
     return (
-        f"validation accuracy {first['accuracy']:.1%} before, {best['accuracy']:.1%} at its best (step {best['step']}), "
-        f"{last['accuracy']:.1%} at the end; objective {first['objective']:.3f} before, {last['objective']:.3f} at the end"
+        f"validation accuracy {first['accuracy']:.1%} before, {best['accuracy']:.1%} at its best "
+        f"(step {best['step']}), {last['accuracy']:.1%} at the end; objective {first['objective']:.3f} before, "
+        f"{last['objective']:.3f} at the end"
     )
 
 
@@ -178,9 +179,7 @@ def _advice(word: str, zeros: float, contents: Contents) -> list[str]:
         eps = contents.eps_changes[-1].eps if contents.eps_changes else estimator.get("eps", 0.0)
         return [tie_advice(zeros, eps, config.get("batch", 0), estimator.get("directions", 1))]
     if word == TOO_SMALL and lr:
-        return [
-            f"there is a signal but the weights hardly follow it: try a larger lr, such as {10 * lr:g}, or more steps"
-        ]
+        return [f"there is a signal but the weights hardly follow it: try more steps or a larger lr, {10 * lr:g}"]
     if word == DIVERGING and lr:
         return [f"try a smaller lr, such as {lr / 10:g}; `noback epsilon` says whether eps is too large"]
     if word == NO_SIGNAL:

@@ -63,6 +63,10 @@ class Interrupted(NobackError):
     exit_code = 130
 
 
+class Diverged(NobackError):
+    """The loss is no longer a number."""
+
+
 def train(
     config: RunConfig,
     out: str | os.PathLike[str] | None = None,
@@ -285,7 +289,7 @@ def _keep_snapshot(run: Run, step: int, contents: Contents) -> None:
 
 def _check_finite(estimate: Estimate, step: int, folder: RunFolder) -> None:
     if not all(math.isfinite(value) for value in (estimate.loss, *estimate.slopes)):
-        raise NobackError(
+        raise Diverged(
             f"the loss is {estimate.loss} at step {step}, so the run stops; the journal up to there is sound "
             f"(noback replay {folder.path} DIR --at final): train anew with a smaller lr or eps"
         )

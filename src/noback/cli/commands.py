@@ -6,11 +6,14 @@ import argparse
 import json
 import signal
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from noback.errors import InputError
+
+if TYPE_CHECKING:
+    from noback.watching import Watcher
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -28,22 +31,57 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="NAME", help="where the base model is now, if not where it was")
 
 
+def add_log_to(parser: argparse.ArgumentParser) -> None:
+    """--log-to: where else the run's figures go."""
+    parser.add_argument(
+        "--log-to", metavar="NAMES",
+        help="also log to tensorboard, trackio or wandb (comma-separated); all local unless told otherwise",
+    )  # fmt: skip
+
+
 def add_watching(parser: argparse.ArgumentParser) -> None:
     """What is looked at while a run goes; nothing of it changes the run's bits."""
+    add_log_to(parser)
     parser.add_argument(
         "--health-every", metavar="N",
         help="every N steps, two more forwards: the curvature, and whether the step lowered the loss (default: never)",
     )  # fmt: skip
 
 
-def health_every(arguments: argparse.Namespace) -> int | None:
-    """The flag as a number."""
-    text = arguments.health_every
+def whole_number(flag: str, text: str | None) -> int | None:
+    """A flag's text as a whole number above zero; None where it was not given."""
     if text is None:
         return None
     if not text.isdecimal() or int(text) < 1:
-        raise InputError(f"--health-every is {text!r}; expected a whole number above zero")
+        raise InputError(f"{flag} is {text!r}; expected a whole number above zero")
     return int(text)
+
+
+@contextmanager
+def watching(arguments: argparse.Namespace) -> Iterator[Watcher]:
+    """The display and the trackers of a command, closed at its end."""
+    from noback.cli.display import Display
+    from noback.trackers import Trackers
+    from noback.watching import Several
+
+    names = (getattr(arguments, "log_to", None) or "").split(",")
+    display = Display()
+    trackers = Trackers([name.strip() for name in names if name.strip()], display.note)
+    try:
+        yield Several([display, trackers])
+    finally:
+        display.close()
+        trackers.close()
+
+
+def aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table's lines: the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    lines = []
+    for first, *others in (heads, *rows):
+        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *cells]))
+    return lines
 
 
 def say(arguments: argparse.Namespace, values: dict[str, Any], text: str) -> None:

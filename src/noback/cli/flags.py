@@ -14,8 +14,9 @@ from noback.config import RunConfig, config_of, read_config
 from noback.errors import InputError
 from noback.options import option_kinds, table_of_text
 
-def add_config_flags(parser: argparse.ArgumentParser) -> None:
-    """Give a parser every flag of a run's configuration."""
+
+def add_config_flags(parser: argparse.ArgumentParser, *, several_eps: bool = False) -> None:
+    """Give a parser every flag of a run's configuration; `several_eps`: --eps takes a list."""
     group = parser.add_argument_group("the run")
     for flag, path in FLAGS.items():
         field, default, hint = _field(path)
@@ -24,11 +25,14 @@ def add_config_flags(parser: argparse.ArgumentParser) -> None:
         default = choices[0] if kinds else default
         shown = "" if default is None else f" (default {default})"
         text = field.metadata["help"] + (f": {', '.join(choices)}" if choices else "") + shown
-        group.add_argument(flag, dest=path, default=None, metavar=_metavar(hint), help=text.replace("%", "%%"))
+        metavar = _metavar(hint)
+        if several_eps and flag == "--eps":
+            text, metavar = text + "; several, comma-separated, are compared", "LIST"
+        group.add_argument(flag, dest=path, default=None, metavar=metavar, help=text.replace("%", "%%"))
     group.add_argument(
         "--adapt-ties", action="store_true",
-        help="for objectives that are staircases: raise eps (at most to 0.01) while more than a fifth of the slopes are "
-        "exactly zero; the journal records it. Bounds: --set estimator.adapt_ties.largest=0.05",
+        help="for objectives that are staircases: raise eps, at most to 0.01, while more than a fifth of the slopes "
+        "are exactly zero; the journal records it (other bounds: --set estimator.adapt_ties.largest=0.05)",
     )  # fmt: skip
     group.add_argument(
         "--config", metavar="FILE", help="a TOML file of options, such as a run's run.toml; flags win over it"
@@ -55,6 +59,14 @@ def config_from(arguments: argparse.Namespace) -> RunConfig:
             raise InputError(f"--set {pair!r} has no '='; expected KEY=VALUE, such as rule.lr=2e-5")
         _put(table, path.strip(), _toml_value(text.strip()))
     return config_of(table)
+
+
+def numbers(name: str, text: str | None) -> list[float]:
+    """The numbers of a comma-separated list; none where it was not given."""
+    try:
+        return [float(part) for part in text.split(",")] if text is not None else []
+    except ValueError:
+        raise InputError(f"{name} is {text!r}; expected numbers with commas between, such as 1e-3,1e-2") from None
 
 
 def _field(path: str) -> tuple[dataclasses.Field[Any], Any, Any]:

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from noback import __version__
-from noback.cli import evaluate, export, journal, predict, replay, resume, tasks, train
+from noback.cli import compare, epsilon, evaluate, export, journal, predict, replay, resume, tasks, train
 from noback.errors import InputError, NobackError
 
 COMMANDS = {
     "train": train,
     "resume": resume,
+    "compare": compare,
+    "epsilon": epsilon,
     "evaluate": evaluate,
     "predict": predict,
     "replay": replay,

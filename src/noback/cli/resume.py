@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from pathlib import Path
 
-from noback.cli.commands import add_json, add_watching, health_every, say, stopping
+from noback.cli import compare
+from noback.cli.commands import add_json, add_watching, say, stopping, watching, whole_number
 from noback.cli.train import summary
 
 HELP = "go on with a run that was stopped or killed"
@@ -14,25 +16,27 @@ Go on with a run that was stopped (Ctrl-C) or killed, from its newest sound snap
 It ends on the same bits as a run that was never stopped.
 
   noback resume runs/reviews-001
+  noback resume runs/reviews-compare-001      a comparison: its runs that have not ended
 """
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
-    parser.add_argument("run", metavar="RUN", help="the run's folder")
+    parser.add_argument("run", metavar="RUN", help="the run's folder, or a comparison's")
     add_watching(parser)
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Resume and say how it went."""
-    from noback.cli.display import Display
+    health_every = whole_number("--health-every", arguments.health_every)
+    from noback.compare import FILE, resume_comparison
     from noback.training import resume
 
-    display = Display()
-    with stopping() as stop:
-        try:
-            result = resume(arguments.run, watcher=display, stop=stop, health_every=health_every(arguments))
-        finally:
-            display.close()
+    with watching(arguments) as watcher, stopping() as stop:
+        if (Path(arguments.run) / FILE).is_file():
+            table = resume_comparison(arguments.run, watcher=watcher, stop=stop)
+            say(arguments, table, compare.text(table))
+            return
+        result = resume(arguments.run, watcher=watcher, stop=stop, health_every=health_every)
     say(arguments, dataclasses.asdict(result), summary(result))

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING
 
-from noback.cli.commands import add_json, add_watching, health_every, say, stopping
+from noback.cli.commands import add_json, add_watching, say, stopping, watching, whole_number
 from noback.cli.flags import add_config_flags, config_from
 
 if TYPE_CHECKING:
@@ -36,15 +36,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Train and say how it went."""
     config = config_from(arguments)
-    from noback.cli.display import Display
+    health_every = whole_number("--health-every", arguments.health_every)
     from noback.training import train
 
-    display = Display()
-    with stopping() as stop:
-        try:
-            result = train(config, arguments.out, watcher=display, stop=stop, health_every=health_every(arguments))
-        finally:
-            display.close()
+    with watching(arguments) as watcher, stopping() as stop:
+        result = train(config, arguments.out, watcher=watcher, stop=stop, health_every=health_every)
     say(arguments, dataclasses.asdict(result), summary(result))
 
 

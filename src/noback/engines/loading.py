@@ -86,7 +86,7 @@ def _opened(name: str, dtype: str, architecture: Any, **settings: Any) -> tuple[
 
 
 def _draw_head(model: Any, fresh: Sequence[str], seed: int) -> None:
-    """Matrices from the product's own noise at the model's usual scale; biases and norms stay as the library made them."""
+    """Matrices from noback's own noise at the model's usual scale; biases and norms stay as the library made them."""
     matrices = {name: tensor for name, tensor in model.named_parameters() if name in fresh and tensor.dim() > 1}
     with torch.no_grad():
         for tensor in matrices.values():

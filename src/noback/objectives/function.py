@@ -1,4 +1,4 @@
-"""Any Python function as the objective: named in code or as `module:function`, imported when a batch is first scored."""
+"""Any Python function as the objective: given in code or as `module:function`, imported when first needed."""
 
 from __future__ import annotations
 

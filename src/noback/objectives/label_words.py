@@ -1,4 +1,4 @@
-"""Objectives over label logits: the label logits of a whole batch and its gold labels become one number, lower is better.
+"""Objectives over label logits: those of a whole batch and its gold labels become one number, lower is better.
 
 `smooth` says whether any change of the weights changes the number. One that is not smooth is a staircase: its slope
 is exactly zero wherever no answer of the batch flips.

@@ -1,0 +1,79 @@
+"""noback compare: one task under several objectives."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from noback.cli.commands import add_json, add_log_to, aligned, say, stopping, watching
+from noback.cli.flags import add_config_flags, config_from, numbers
+
+HELP = "train one task under several objectives and show which of them give a signal"
+DESCRIPTION = """
+Train one task under several objectives, with the same data, seeds and budget, and show which of them give a signal:
+the share of slopes that are exactly zero, the size of the others, and the accuracy before and after.
+
+  noback compare                                                     the embedded task: under ten minutes
+  noback compare --task sst2 --data DIR --shots 512 --steps 500 --lr 1e-5
+  noback compare --objectives cross_entropy,accuracy --eps 1e-2,1e-3,1e-4
+
+Objectives: cross_entropy, accuracy, macro_f1 or your own module:function over the label words; the same after `head/`
+over a fresh classification head. Each becomes an ordinary run in a folder inside --out, next to comparison.json;
+the test set is cut to hold each label equally often. Ctrl-C loses nothing: `noback resume DIR` goes on.
+`noback report DIR` draws it.
+"""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    parser.add_argument(
+        "--objectives", metavar="NAMES",
+        help="comma-separated (default: cross_entropy,accuracy,head/cross_entropy,head/accuracy)",
+    )  # fmt: skip
+    add_config_flags(parser, several_eps=True)
+    parser.add_argument("--out", metavar="DIR", help="the comparison's new folder (default: runs/TASK-compare-NUMBER)")
+    add_log_to(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Compare and print the table."""
+    eps = numbers("eps", getattr(arguments, "estimator.eps"))
+    setattr(arguments, "estimator.eps", str(eps[0]) if eps else None)
+    config = config_from(arguments)
+    from noback.compare import COMPARED, compare
+
+    names = [name.strip() for name in arguments.objectives.split(",")] if arguments.objectives else COMPARED
+    with watching(arguments) as watcher, stopping() as stop:
+        table = compare(config, names, eps, arguments.out, watcher=watcher, stop=stop)
+    say(arguments, table, text(table))
+
+
+def text(table: dict[str, Any]) -> str:
+    """The comparison as people read it."""
+    heads = (
+        "objective", "eps", "zero slopes", "mean |slope|", "smallest", "largest", "loss first", "last",
+        "accuracy before", "after", "forwards", "seconds", "verdict",
+    )  # fmt: skip
+    rows = [
+        (
+            row["objective"], f"{row['eps']:g}", f"{row['zero_slope_share']:.1%}", f"{row['mean_abs_slope']:.3g}",
+            f"{row['min_abs_slope']:.2g}", f"{row['max_abs_slope']:.3g}", _or_dash(row["first_loss"], ".3f"),
+            _or_dash(row["last_loss"], ".3f"), _or_dash(row["before"], ".1%"), _or_dash(row["after"], ".1%"),
+            f"{row['forwards']:,}", f"{row['seconds']:.0f}", row["verdict"],
+        )
+        for row in table["rows"]
+    ]  # fmt: skip
+    examples = table["rows"][0]["examples"]
+    return "\n".join(
+        [
+            f"{table['task']}: {table['steps']} steps of {table['batch']} examples each; "
+            f"accuracy on {examples} test examples, each label equally often",
+            *aligned(heads, rows),
+            f"saved in {table['folder']}; see it with: noback report {table['folder']}",
+        ]
+    )
+
+
+def _or_dash(value: float | None, spec: str) -> str:
+    return "-" if value is None else format(value, spec)

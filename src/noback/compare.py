@@ -1,0 +1,174 @@
+"""The comparison: one task under several objectives, with the same data, seeds and budget."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from noback.adapters import Full, Head
+from noback.config import RunConfig, config_of
+from noback.errors import InputError
+from noback.folder import RunFolder, next_folder, write_whole
+from noback.health import DIVERGING, slope_figures
+from noback.journal import read_journal
+from noback.options import build, one_of
+from noback.run import drawn_data, versions
+from noback.training import Diverged, Interrupted, Result, resume, train, with_whole_paths
+from noback.watching import Silent, Watcher
+
+COMPARED = ("cross_entropy", "accuracy", "head/cross_entropy", "head/accuracy")
+FILE = "comparison.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One run of a comparison."""
+
+    name: str  # of its folder
+    title: str
+    config: RunConfig
+
+
+def objective_config(config: RunConfig, name: str) -> RunConfig:
+    """The configuration under another objective: a kind, `module:function`, or `head/` and one of these."""
+    place, slash, kind = name.rpartition("/")
+    if slash:
+        one_of("the part before / of an objective", place, ["head", "words"])
+    adapter = config.adapter if isinstance(config.adapter, Head) else Head()
+    table = {"objective": kind} if kind != config.objective.kind else {"objective": config.objective}
+    objective = build(RunConfig, table).objective
+    return dataclasses.replace(config, objective=objective, adapter=adapter if place == "head" else Full())
+
+
+def objective_title(config: RunConfig) -> str:
+    """`label-word cross-entropy`, `head accuracy`."""
+    kind = getattr(config.objective, "function", config.objective.kind)
+    words = {"cross_entropy": "cross-entropy", "macro_f1": "macro-F1"}
+    return f"{'head' if isinstance(config.adapter, Head) else 'label-word'} {words.get(kind, kind)}"
+
+
+def compare(
+    config: RunConfig,
+    objectives: Sequence[str] = COMPARED,
+    eps: Sequence[float] = (),
+    out: str | os.PathLike[str] | None = None,
+    *,
+    watcher: Watcher | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Train once for each objective and eps, each in a folder of its own inside `out`; the table is saved there."""
+    config = with_whole_paths(config)
+    table = {
+        "kind": "comparison",
+        "task": config.task,
+        "config": dataclasses.replace(config, test_limit=_balanced_size(config)).table(),
+        "objectives": list(objectives),
+        "eps": list(eps) or [config.estimator.eps],
+        "steps": config.steps,
+        "batch": config.batch,
+        "versions": versions(),
+        "finished": False,
+        "rows": [],
+    }
+    _plan(table)  # refuses what cannot be compared before anything is made
+    folder = Path(out) if out is not None else next_folder(Path("runs"), f"{Path(config.task).stem}-compare")
+    if folder.exists():
+        raise InputError(f"folder {str(folder)!r} exists; choose another with --out, or go on: noback resume {folder}")
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise InputError(f"folder {str(folder)!r} cannot be made: {error.strerror}") from None
+    write_whole(folder / FILE, json.dumps(table, indent=1))
+    return resume_comparison(folder, watcher=watcher, stop=stop)
+
+
+def resume_comparison(
+    path: str | os.PathLike[str], *, watcher: Watcher | None = None, stop: Callable[[], bool] = lambda: False
+) -> dict[str, Any]:
+    """Go on with a comparison: what has ended is kept, what has begun goes on, the rest is trained."""
+    folder, watcher = Path(path), watcher or Silent()
+    table = read_comparison(folder)
+    plan = _plan(table)
+    done = {row["name"] for row in table["rows"]}
+    for number, one in enumerate(plan, start=1):
+        if one.name in done:
+            continue
+        watcher.note(f"{one.title}, eps {one.config.estimator.eps:g} ({number} of {len(plan)})")
+        table["rows"].append(_row(folder, one, _trained(folder, one, watcher, stop)))
+        write_whole(folder / FILE, json.dumps(table, indent=1))
+    table["finished"] = True
+    write_whole(folder / FILE, json.dumps(table, indent=1))
+    return {"folder": str(folder), **table}
+
+
+def read_comparison(folder: Path) -> dict[str, Any]:
+    """What a comparison's folder says."""
+    try:
+        table: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        return {**table, "rows": list(table["rows"]), "config": dict(table["config"])}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{str(folder / FILE)!r} is no comparison's table: {error}") from None
+
+
+def _plan(table: dict[str, Any]) -> list[Compared]:
+    config = config_of(table["config"])
+    plan = []
+    for name in table["objectives"]:
+        for eps in table["eps"]:
+            estimator = dataclasses.replace(config.estimator, eps=eps)
+            one = objective_config(dataclasses.replace(config, estimator=estimator), name)
+            title = objective_title(one)
+            folder = f"{title}-eps-{eps:g}".replace(" ", "-").replace(":", "-")
+            plan.append(Compared(folder, title, one))
+    twice = [name for name, count in Counter(one.name for one in plan).items() if count > 1]
+    if twice or not plan:
+        raise InputError(f"nothing to compare: {twice[0] + ' is named twice' if twice else 'no objective is named'}")
+    return plan
+
+
+def _trained(folder: Path, one: Compared, watcher: Watcher, stop: Callable[[], bool]) -> Result | None:
+    """The run's result; None where its loss ceased to be a number."""
+    run = RunFolder(folder / one.name)
+    try:
+        if run.config.is_file():
+            return resume(run.path, watcher=watcher, stop=stop)
+        return train(one.config, run.path, watcher=watcher, stop=stop)
+    except Interrupted:
+        raise Interrupted(f"stopped; nothing is lost: noback resume {folder}") from None
+    except Diverged as error:
+        watcher.note(f"{one.title}: {error}")
+        return None
+
+
+def _row(folder: Path, one: Compared, result: Result | None) -> dict[str, Any]:
+    run = RunFolder(folder / one.name)
+    metrics, steps = run.read_metrics(), read_journal(run.journal).steps
+    looks = [line for line in metrics if line.get("kind") == "validation"]
+    base = next(line for line in metrics if line.get("kind") == "zero_shot")
+    return {
+        "objective": one.title,
+        "name": one.name,
+        "eps": one.config.estimator.eps,
+        **slope_figures([slope for record in steps for slope in record.slopes]),
+        "first_loss": looks[0]["objective"],
+        "last_loss": looks[-1]["objective"] if result else None,
+        "before": base["accuracy"],
+        "after": result.final if result else None,
+        "best": result.best if result else None,
+        "examples": base["examples"],
+        "forwards": len(steps) * one.config.estimator.forwards,
+        "seconds": result.seconds if result else looks[-1]["seconds"],
+        "verdict": result.verdict if result else DIVERGING,
+    }
+
+
+def _balanced_size(config: RunConfig) -> int:
+    """The largest test set, within the limit, that holds each of its labels equally often."""
+    counts = Counter(example.gold for example in drawn_data(config).splits["test"])
+    return min(counts.values()) * len(counts)

@@ -1,0 +1,212 @@
+"""The effect of eps, measured without training: the same directions and examples at each eps, under each objective."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any
+
+from noback.compare import objective_config, objective_title
+from noback.config import RunConfig
+from noback.engines import STILL
+from noback.errors import InputError
+from noback.estimators import TwoSided
+from noback.folder import RunFolder, next_folder, write_whole
+from noback.health import slope_figures
+from noback.options import positive
+from noback.run import Run, drawn_data, versions
+from noback.training import Interrupted, with_whole_paths
+from noback.values import direction_seeds
+from noback.watching import Silent, Watcher
+
+EPS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+MEASURED = ("cross_entropy", "accuracy")
+FILE = "epsilon.json"
+_TIES = 0.1  # a staircase may have so many zero slopes
+_AGREED = 0.95  # neighbours whose slopes agree by this measure the same thing
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The losses of one batch along one direction at one eps."""
+
+    plus: float
+    still: float
+    minus: float
+    eps: float
+
+    @property
+    def slope(self) -> float:
+        """The two-sided slope."""
+        return (self.plus - self.minus) / (2 * self.eps)
+
+    @property
+    def curvature(self) -> float:
+        """l+ - 2 l0 + l-: what a straight line does not have."""
+        return self.plus - 2 * self.still + self.minus
+
+
+def measure_eps(
+    config: RunConfig,
+    eps: Sequence[float] = EPS,
+    objectives: Sequence[str] = MEASURED,
+    *,
+    directions: int = 32,
+    out: str | os.PathLike[str] | None = None,
+    watcher: Watcher | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Slopes and curvature at each eps, saved in a folder; agreement is with the slopes at the configuration's eps."""
+    began, watcher, config = time.monotonic(), watcher or Silent(), with_whole_paths(config)
+    reference = config.estimator.eps
+    for value in eps:
+        positive("eps", value)
+    if len(set(eps)) < len(eps):
+        raise InputError(f"eps {', '.join(f'{value:g}' for value in eps)} names one twice; expected each once")
+    ladder = sorted({*eps, reference})
+    folder = Path(out) if out is not None else next_folder(Path("runs"), f"{Path(config.task).stem}-epsilon")
+    if folder.exists():
+        raise InputError(f"folder {str(folder)!r} exists; choose another with --out")
+    configs = [objective_config(config, name) for name in objectives]
+    probes = _measured(configs, ladder, directions, watcher, stop)
+    rows = [row for one in configs for row in _rows(one, probes[objective_title(one)], reference)]
+    recommendations = [
+        {"objective": objective_title(one), **_recommended(one, probes[objective_title(one)])} for one in configs
+    ]
+    models = len({one.adapter for one in configs})
+    table = {
+        "kind": "epsilon",
+        "task": config.task,
+        "config": config.table(),
+        "versions": versions(),
+        "reference": reference,
+        "directions": directions,
+        "batch": config.batch,
+        "forwards": models * directions * (1 + 2 * len(ladder)),
+        "seconds": round(time.monotonic() - began, 3),
+        "rows": rows,
+        "recommendations": recommendations,
+    }
+    folder.mkdir(parents=True)
+    write_whole(folder / FILE, json.dumps(table, indent=1))
+    return {"folder": str(folder), **table}
+
+
+def _measured(
+    configs: Sequence[RunConfig], ladder: Sequence[float], directions: int, watcher: Watcher, stop: Callable[[], bool]
+) -> dict[str, dict[float, list[Probe]]]:
+    """Each objective's probes by eps; objectives that read the same logits share the forwards."""
+    found: dict[str, dict[float, list[Probe]]] = {}
+    for _, group in groupby(sorted(configs, key=lambda one: repr(one.adapter)), key=lambda one: repr(one.adapter)):
+        together = list(group)
+        drawn = drawn_data(together[0])
+        run = Run(together[0], RunFolder("."), watcher)
+        run.task.use(drawn)
+        for one in together:
+            found[objective_title(one)] = {eps: [] for eps in ladder}
+        for number in range(directions):
+            if stop():
+                raise Interrupted("stopped; nothing was trained and nothing is kept")
+            for eps, losses in _along(run, together, number, ladder):
+                for one, (plus, still, minus) in zip(together, losses, strict=True):
+                    found[objective_title(one)][eps].append(Probe(plus, still, minus, eps))
+            what = "the head" if together[0].adapter.head_seed is not None else "the label words"
+            watcher.progress(f"measuring slopes of {what}", number + 1, directions)
+    return found
+
+
+def _along(
+    run: Run, configs: Sequence[RunConfig], number: int, ladder: Sequence[float]
+) -> list[tuple[float, list[tuple[float, float, float]]]]:
+    """Direction and batch `number` at each eps: each objective's losses at +eps, in place and at -eps."""
+    batch, seeds = run.batch(number), direction_seeds(run.config.seed, number, 1)
+    (still,) = run.engine.score(batch, [STILL])
+
+    def losses(*outputs: Any) -> list[Any]:
+        return [tuple(one.objective.loss(output, batch.gold, run.task.texts) for output in outputs) for one in configs]
+
+    found = []
+    for eps in ladder:
+        plus, minus = run.engine.score(batch, TwoSided(eps).points(seeds))
+        found.append((eps, losses(plus, still, minus)))
+    return found
+
+
+def _rows(config: RunConfig, probes: dict[float, list[Probe]], reference: float) -> list[dict[str, Any]]:
+    anchor = [probe.slope for probe in probes[reference]]
+    rows = []
+    for eps, measured in probes.items():
+        slopes = [probe.slope for probe in measured]
+        curvatures = [probe.curvature for probe in measured]
+        figures = slope_figures(slopes)
+        rows.append(
+            {
+                "objective": objective_title(config),
+                "eps": eps,
+                "nonzero_share": 1.0 - figures["zero_slope_share"],
+                "mean_abs_slope": figures["mean_abs_slope"],
+                "min_abs_slope": figures["min_abs_slope"],
+                "max_abs_slope": figures["max_abs_slope"],
+                "agreement": agreement(slopes, anchor),
+                "same_sign": sum(a * b > 0 for a, b in zip(slopes, anchor, strict=True)) / len(slopes),
+                "curvature": sum(curvatures) / len(curvatures),
+                "mean_abs_curvature": sum(map(abs, curvatures)) / len(curvatures),
+            }
+        )
+    return rows
+
+
+def agreement(one: Sequence[float], other: Sequence[float]) -> float | None:
+    """The cosine between two lists of slopes along the same directions; None where one is all zeros."""
+    size = math.sqrt(sum(a * a for a in one) * sum(b * b for b in other))
+    return sum(a * b for a, b in zip(one, other, strict=True)) / size if size else None
+
+
+def _recommended(config: RunConfig, probes: dict[float, list[Probe]]) -> dict[str, Any]:
+    """The eps to use, and why."""
+    straight = {eps: measured for eps, measured in probes.items() if _is_straight(measured)}
+    return _for_smooth(straight) if config.objective.smooth else _for_staircase(straight)
+
+
+def _is_straight(measured: Sequence[Probe]) -> bool:
+    """Whether the losses differ between the sides more than both rise above the middle."""
+    apart = sum(abs(probe.plus - probe.minus) for probe in measured)
+    return sum(probe.curvature for probe in measured) <= apart
+
+
+def _for_smooth(straight: dict[float, list[Probe]]) -> dict[str, Any]:
+    """The middle of the longest row of neighbours that agree: far from rounding below and from curvature above."""
+    plateau: list[float] = []
+    current: list[float] = []
+    ladder = sorted(straight)
+    for eps, after in pairwise(ladder):
+        slopes = [[probe.slope for probe in straight[each]] for each in (eps, after)]
+        shared = agreement(*slopes)
+        current = [*(current or [eps]), after] if shared is not None and shared >= _AGREED else []
+        plateau = max(plateau, current, key=len)
+    if not plateau:
+        return {"eps": None, "reason": "no two neighbouring eps measure the same slopes: try others in between"}
+    return {
+        "eps": plateau[len(plateau) // 2],
+        "reason": f"from {plateau[0]:g} to {plateau[-1]:g} neighbours measure the same slopes (agreement of at least "
+        f"{_AGREED}); this is the middle, away from rounding below and curvature above",
+    }
+
+
+def _for_staircase(straight: dict[float, list[Probe]]) -> dict[str, Any]:
+    """The smallest eps at which few slopes are zero."""
+    zeros = {
+        eps: slope_figures([probe.slope for probe in straight[eps]])["zero_slope_share"] for eps in sorted(straight)
+    }
+    if not zeros or min(zeros.values()) == 1.0:
+        return {"eps": None, "reason": "every slope is zero or lost in curvature: use cross-entropy or a larger batch"}
+    few = [eps for eps, share in zeros.items() if share <= _TIES]
+    eps = few[0] if few else min(zeros, key=lambda each: zeros[each])
+    which = f"the smallest with at most {_TIES:.0%} zero slopes" if few else "the fewest zero slopes of those measured"
+    return {"eps": eps, "reason": f"{which} ({zeros[eps]:.0%}), and not yet lost in curvature"}

@@ -1,0 +1,48 @@
+"""The command that repeats a run, from its configuration."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_TABLE_FLAGS = ("objective", "adapter")  # options whose flag names a kind; the rest of their table has no flag
+
+
+def command_to_repeat(config: Mapping[str, Any], flags: Mapping[str, str]) -> str:
+    """`noback train` with every recorded option; `flags` says where each flag stands in the configuration."""
+    by_place = {place: flag for flag, place in flags.items()}
+    words = ["noback", "train"]
+    settings: list[str] = []
+    for place, value in _leaves(config):
+        if place in by_place:
+            words += _flagged(by_place[place], value)
+        else:
+            settings += ["--set", f"{place}={_toml(value)}"]
+    return " ".join(shlex.quote(word) for word in words + settings)
+
+
+def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Each option by its dotted name; a table's kind goes by the table's name where a flag says it."""
+    for key, value in table.items():
+        place = prefix + key
+        if not isinstance(value, Mapping):
+            yield place, value
+            continue
+        rest = {name: inner for name, inner in value.items() if name != "kind"}
+        if place in _TABLE_FLAGS:
+            named = rest.pop("function", None) if value.get("kind") == "function" else value.get("kind")
+            if named is not None:
+                yield place, named
+        yield from _leaves(rest, place + ".")
+
+
+def _flagged(flag: str, value: Any) -> list[str]:
+    text = repr(value) if isinstance(value, float) else str(value)
+    return [f"{flag}={text}"] if text.startswith("-") else [flag, text]
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML; JSON's texts, numbers, lists and booleans are TOML's."""
+    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)

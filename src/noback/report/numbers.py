@@ -1,0 +1,72 @@
+"""The few sums a report needs: intervals, averages, bins, and long curves made short."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_NORMAL_95 = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
+POINTS = 2000  # a curve is drawn with at most about this many
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """From `low` to `high`."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bins:
+    """Counts of equally wide bins; zero lies in the middle of the middle one."""
+
+    centers: list[float]
+    counts: list[int]
+    width: float
+
+
+def wilson(share: float, examples: float) -> Interval:
+    """Wilson's 95 % interval of a share that was counted over `examples` (above zero)."""
+    square = _NORMAL_95**2
+    middle = (share + square / (2 * examples)) / (1 + square / examples)
+    spread = math.sqrt(max(share * (1 - share), 0.0) / examples + square / (4 * examples**2))
+    half = _NORMAL_95 / (1 + square / examples) * spread
+    return Interval(max(middle - half, 0.0), min(middle + half, 1.0))
+
+
+def averaging_window(steps: int) -> int:
+    """Over how many steps a curve is averaged: a twentieth of them, at least five."""
+    return max(steps // 20, 5)
+
+
+def moving_average(values: Sequence[float], window: int) -> list[float]:
+    """At each place, the mean of the last `window` values up to it."""
+    sums = [0.0]
+    for value in values:
+        sums.append(sums[-1] + value)
+    starts = (max(index + 1 - window, 0) for index in range(len(values)))
+    return [(sums[index + 1] - sums[start]) / (index + 1 - start) for index, start in enumerate(starts)]
+
+
+def kept_places(values: Sequence[float], limit: int = POINTS) -> list[int]:
+    """Which points of a long curve to draw: of each stretch its lowest and its highest, so that no spike is lost."""
+    if len(values) <= limit:
+        return list(range(len(values)))
+    stretch = math.ceil(2 * len(values) / limit)
+    kept: set[int] = {0, len(values) - 1}
+    for start in range(0, len(values), stretch):
+        places = range(start, min(start + stretch, len(values)))
+        kept |= {min(places, key=values.__getitem__), max(places, key=values.__getitem__)}
+    return sorted(kept)
+
+
+def binned(values: Sequence[float], bins: int = 41) -> Bins:
+    """A histogram that is symmetric about zero; `bins` is odd."""
+    largest = max((abs(value) for value in values), default=0.0) or 1.0
+    width, half = 2 * largest / bins, bins // 2
+    counts = [0] * bins
+    for value in values:
+        counts[min(max(round(value / width), -half), half) + half] += 1
+    return Bins([(index - half) * width for index in range(bins)], counts, width)
