@@ -8,7 +8,8 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from noback.errors import InputError, NobackError
 from noback.folder import RunFolder, next_folder
 from noback.health import DOMINATED, ENOUGH_STEPS, agreement_figures, slope_figures, tie_advice, verdict
 from noback.journal import Contents, EpsChange, Journal, StepRecord, rounded
+from noback.objectives import Function, ObjectiveError
 from noback.run import Measured, Run, drawn_data, recorded_config
 from noback.snapshot import prune_snapshots, save_snapshot
 from noback.values import Estimate, Score
@@ -83,11 +85,13 @@ def train(
     folder = RunFolder(out if out is not None else next_folder(Path("runs"), Path(config.task).stem))
     if folder.path.exists():
         folder.create("")  # refuses, before the model is opened
+    if isinstance(config.objective, Function):
+        config.objective.check()
     drawn = drawn_data(config)  # before the model is opened: what is wrong with the data shows at once
     run = Run(config, folder, watcher)
     run.task.use(drawn)
     folder.create(config.toml())
-    with folder.locked():
+    with folder.locked(), _saying_how_to_go_on(folder):
         return _loop(run, stop, health_every)
 
 
@@ -101,11 +105,20 @@ def resume(
     """Go on with a run from where its folder says it is."""
     folder = RunFolder(path)
     config = recorded_config(folder)
-    with folder.locked():
+    with folder.locked(), _saying_how_to_go_on(folder):
         drawn = drawn_data(config)
         run = Run(config, folder, watcher)
         run.task.use(drawn)
         return _loop(run, stop, health_every)
+
+
+@contextmanager
+def _saying_how_to_go_on(folder: RunFolder) -> Iterator[None]:
+    """A user's function that fails costs at most the step in hand."""
+    try:
+        yield
+    except ObjectiveError as error:
+        raise ObjectiveError(f"{error}; nothing is lost: mend it, then noback resume {folder.path}") from None
 
 
 @dataclass(slots=True)

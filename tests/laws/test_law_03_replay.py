@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from noback import RunConfig, Sgd, TwoSided, train
+from noback import Accuracy, AdaptTies, CrossEntropy, Full, Head, MacroF1, RunConfig, Sgd, TwoSided, train
 from noback.folder import RunFolder
 from noback.journal import read_journal
 from noback.run import Run
@@ -34,6 +34,18 @@ def test_base_and_journal_give_the_live_weights(config, tmp_path, dtype, noise, 
     assert step == 7
     assert replayed.weights.digest() == result.final_weights
     assert replayed.weights.digest() != replayed.base
+
+
+@pytest.mark.parametrize("adapter", [Full(), Head(), Head(alone=True)], ids=["words", "head", "head-alone"])
+@pytest.mark.parametrize("objective", [Accuracy(), MacroF1(), CrossEntropy()], ids=lambda one: one.kind)
+def test_so_they_do_for_every_objective_and_adapter(config, tmp_path, objective, adapter):
+    ties = AdaptTies(target=0.0, largest=1.0, factor=8.0, window=2)
+    config = dataclasses.replace(
+        config, objective=objective, adapter=adapter, estimator=TwoSided(eps=1e-2, adapt_ties=ties)
+    )
+    result = train(config, tmp_path / "run")
+    replayed, _ = tuned_run(tmp_path / "run", "final", snapshots=False)
+    assert replayed.weights.digest() == result.final_weights
 
 
 def test_a_replay_does_not_care_about_threads_or_probes_per_pass(config, tmp_path):

@@ -1,6 +1,6 @@
 """Objectives, which a step lowers, and metrics, which people read."""
 
-from noback.objectives.function import Function
+from noback.objectives.function import Function, ObjectiveError
 from noback.objectives.label_words import Accuracy, CrossEntropy, MacroF1
 from noback.objectives.metrics import METRICS, accuracy, confusion, cross_entropy
 
@@ -13,6 +13,7 @@ __all__ = [
     "CrossEntropy",
     "Function",
     "MacroF1",
+    "ObjectiveError",
     "accuracy",
     "confusion",
     "cross_entropy",

@@ -20,6 +20,10 @@ from noback.options import one_of, option
 READS = ("logits", "text")
 
 
+class ObjectiveError(InputError):
+    """A user's function did not give a number."""
+
+
 @dataclass(frozen=True, slots=True)
 class Function:
     """A function of (label logits [examples, labels], gold [examples]) that returns one number, lower is better.
@@ -47,6 +51,10 @@ class Function:
         """The table of options that `module:function` stands for."""
         return {"kind": cls.kind, "function": text} if ":" in text else None
 
+    def check(self) -> None:
+        """Refuse a function that cannot be imported."""
+        _imported(self.function)
+
     def loss(self, label_logits: Tensor, gold: Tensor, texts: Sequence[str]) -> float:
         """What the function returns, checked; `texts` holds the text of each label."""
         function = _imported(self.function)
@@ -58,7 +66,7 @@ class Function:
                 value = function(*given)
         except Exception as error:  # noqa: BLE001 (it is the user's function: whatever it raises is told)
             frame = traceback.extract_tb(error.__traceback__)[-1]
-            raise InputError(
+            raise ObjectiveError(
                 f"objective function {self.function!r} raised {type(error).__name__}: {error} "
                 f"({Path(frame.filename).name}, line {frame.lineno})"
             ) from None
@@ -67,18 +75,18 @@ class Function:
     def _number(self, value: Any) -> float:
         shape = tuple(getattr(value, "shape", ()))
         if math.prod(shape) != 1:
-            raise InputError(
+            raise ObjectiveError(
                 f"objective function {self.function!r} returned shape {shape}; expected one number for the whole "
                 "batch: reduce it, for example with .mean()"
             )
         try:
             number = float(value)
         except (TypeError, ValueError):
-            raise InputError(
+            raise ObjectiveError(
                 f"objective function {self.function!r} returned {type(value).__name__} {value!r:.60}; expected a number"
             ) from None
         if not math.isfinite(number):
-            raise InputError(f"objective function {self.function!r} returned {number}; expected a finite number")
+            raise ObjectiveError(f"objective function {self.function!r} returned {number}; expected a finite number")
         return number
 
 

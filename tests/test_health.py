@@ -1,0 +1,250 @@
+"""The health of a run: figures from slopes and halves, the verdict in words, and what a run writes down of them."""
+
+import dataclasses
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from noback import Accuracy, Function, RunConfig, Sgd, TwoSided, train
+from noback.folder import RunFolder
+from noback.health import (
+    DIVERGING,
+    LEARNING,
+    NO_SIGNAL,
+    TOO_EARLY,
+    TOO_SMALL,
+    agreement_figures,
+    slope_figures,
+    tie_advice,
+    verdict,
+)  # fmt: skip
+from noback.journal import Contents, StepRecord, read_journal
+from noback.values import Move, Term
+from noback.watching import Silent
+from tests.conftest import tiny_model, weights_of, write_rows
+
+
+def contents(losses, slopes=None, **config):
+    """A journal's contents with these losses and slopes."""
+    slopes = slopes or [1.0] * len(losses)
+    steps = [StepRecord(step, loss, (slope,)) for step, (loss, slope) in enumerate(zip(losses, slopes, strict=True))]
+    header = {"config": {"rule": {"lr": 1e-5}, "estimator": {"eps": 1e-3}, "batch": 64, **config}}
+    return Contents(header, 0, steps, [], 0, 0, 0, [])
+
+
+def look(step, accuracy, objective, answered=(50, 50)):
+    hits = round(accuracy * 100)
+    table = [[hits // 2, answered[1] - hits // 2], [50 - hits // 2, hits // 2]]
+    if 0 in answered:
+        table = [[answered[0] // 2, answered[1] // 2]] * 2
+    figures = {"accuracy": accuracy, "score": accuracy, "loss": objective, "objective": objective, "examples": 100}
+    return {"kind": "validation", "step": step, **figures, "confusion": table}
+
+
+def noisy(first, last, steps=100, spread=0.05):
+    draw = random.Random(3)
+    return [first + (last - first) * step / steps + draw.gauss(0, spread) for step in range(steps)]
+
+
+def windows(agreement):
+    return [{"kind": "health", "step": 100, "slopes": 100, "agreement": agreement}]
+
+
+@pytest.mark.parametrize(
+    ("word", "losses", "looks", "slopes", "agreement"),
+    [
+        (LEARNING, noisy(0.7, 0.5), [look(0, 0.6, 0.7), look(100, 0.8, 0.5)], None, 0.9),
+        (LEARNING, noisy(0.7, 0.5), [look(0, 0.6, 0.7), look(100, 0.62, 0.6)], None, 0.9),  # by its losses alone
+        (DIVERGING, noisy(0.7, 2.0), [look(0, 0.8, 0.7), look(100, 0.5, 2.0)], None, 0.5),
+        (DIVERGING, noisy(0.7, 0.7), [look(0, 0.6, 0.7), look(50, 0.9, 0.5), look(100, 0.5, 0.7)], None, 0.5),
+        (TOO_SMALL, noisy(0.7, 0.7), [look(0, 0.6, 0.7), look(100, 0.6, 0.6999)], None, 0.9),
+        (NO_SIGNAL, noisy(0.7, 0.7), [look(0, 0.6, 0.7), look(100, 0.6, 0.7)], None, 0.02),
+        (NO_SIGNAL, noisy(0.4, 0.4), [look(0, 0.6, 0.4), look(100, 0.6, 0.4)], [0.0] * 80 + [5.0] * 20, None),
+    ],
+)
+def test_the_verdict_fits_the_course(word, losses, looks, slopes, agreement):
+    lines = looks + (windows(agreement) if agreement is not None else [])
+    judged = verdict(contents(losses, slopes), lines)
+    assert judged.word == word, judged.evidence
+    assert any(f"{looks[0]['accuracy']:.1%} before" in line for line in judged.evidence)
+
+
+def test_a_few_steps_are_too_early_to_judge():
+    judged = verdict(contents([0.7] * 5), [look(0, 0.6, 0.7), look(5, 0.6, 0.7)])
+    assert judged.word == TOO_EARLY
+    assert "5 steps" in judged.evidence[0]
+
+
+def test_a_model_that_answers_one_label_to_everything_is_told_of():
+    looks = [look(0, 0.5, 0.7), look(100, 0.5, 0.69, answered=(0, 100))]
+    start = {"kind": "start", "labels": ["terrible", "great"]}
+    evidence = verdict(contents(noisy(0.7, 0.69)), [start, *looks]).evidence
+    assert any("'great' to 100% of the validation set" in line for line in evidence)
+    balanced = verdict(contents(noisy(0.7, 0.69)), [start, look(0, 0.5, 0.7), look(100, 0.5, 0.69)]).evidence
+    assert not any("of the validation set" in line for line in balanced)
+
+
+def test_ties_come_with_what_helps():
+    advice = tie_advice(0.8, 1e-3, 64, 1)
+    assert "80% of the slopes are exactly zero" in advice
+    assert f"{0.8**4:.0%}" in advice
+    slopes = [0.0] * 80 + [5.0] * 20
+    judged = verdict(contents(noisy(0.4, 0.4), slopes), [look(0, 0.6, 0.4), look(100, 0.6, 0.4)])
+    assert judged.evidence[-1] == advice
+
+
+def test_slope_figures_count_zeros_exactly():
+    figures = slope_figures([0.0, -2.0, 1.0, 0.0])
+    assert figures == {"zero_slope_share": 0.5, "mean_abs_slope": 0.75, "min_abs_slope": 0.0, "max_abs_slope": 2.0}
+    assert slope_figures([1e-30])["zero_slope_share"] == 0.0
+    assert slope_figures([])["zero_slope_share"] == 0.0
+
+
+def test_halves_that_share_a_signal_agree_as_signal_over_noise_says():
+    draw = random.Random(1)
+    signals = [draw.gauss(0, 3) for _ in range(20_000)]
+    halves = [(signal + draw.gauss(0, 2), signal + draw.gauss(0, 2)) for signal in signals]
+    figures = agreement_figures(halves)
+    assert figures["agreement"] == pytest.approx(9 / 13, abs=0.02)
+    # the whole slope is the mean of the halves: its noise has variance 2
+    assert figures["signal_to_noise"] == pytest.approx(3 / math.sqrt(2), rel=0.03)
+    assert agreement_figures([(0.0, 0.0)]) == {}
+    assert agreement_figures([(1.0, 1.0)]) == {"agreement": 1.0}
+
+
+@pytest.fixture
+def config(tiny_folder, data_folder):
+    return RunConfig(
+        model=str(tiny_folder), data=str(data_folder), steps=8, batch=4, eval_every=4, rule=Sgd(lr=1e-2),
+        estimator=TwoSided(eps=1e-2, directions=2),
+    )  # fmt: skip
+
+
+def metrics(folder, kind):
+    return [line for line in RunFolder(folder).read_metrics() if line["kind"] == kind]
+
+
+def test_a_run_writes_its_health_and_the_halves_are_the_batchs(config, tmp_path):
+    result = train(config, tmp_path / "run")
+    lines = metrics(tmp_path / "run", "health")
+    assert [line["step"] for line in lines] == [4, 8]
+    slopes = [slope for record in read_journal(tmp_path / "run" / "journal").steps for slope in record.slopes]
+    assert lines[0]["mean_abs_slope"] == pytest.approx(sum(map(abs, slopes[:8])) / 8)
+    assert result.max_abs_slope == max(map(abs, slopes))
+    assert all(-1 <= line["agreement"] <= 1 for line in lines)
+
+
+def test_the_mean_of_the_halves_slopes_is_the_slope(config, tmp_path):
+    from noback.run import Run, drawn_data
+
+    run = Run(config, RunFolder(tmp_path / "run"))
+    run.task.use(drawn_data(config))
+    measured = run.measure(0, 1e-2)
+    for slope, (one, other) in zip(measured.estimate.slopes, measured.halves, strict=True):
+        assert (one + other) / 2 == pytest.approx(slope, abs=1e-4)
+        assert one != other
+
+
+def test_health_takes_no_call_of_a_function_of_ones_own(config, tmp_path):
+    CALLS.clear()
+    train(dataclasses.replace(config, objective=Function(counted)), tmp_path / "run")
+    looks, tests, points = 3, 2, 8 * 4
+    assert len(CALLS) in (looks + tests + points, looks + tests + points + 1)  # the best step may be the last
+
+
+CALLS = []
+
+
+def counted(logits, gold):
+    CALLS.append(len(gold))
+    return torch.nn.functional.cross_entropy(logits, gold)
+
+
+def test_health_every_sees_curvature_and_change_and_leaves_no_trace(config, tmp_path):
+    plain = train(config, tmp_path / "plain")
+    watched = train(config, tmp_path / "watched", health_every=2)
+    assert watched.final_weights == plain.final_weights
+    assert (tmp_path / "watched" / "journal").read_bytes() == (tmp_path / "plain" / "journal").read_bytes()
+    probes = metrics(tmp_path / "watched", "probe")
+    assert [line["step"] for line in probes] == [0, 2, 4, 6]
+    assert not metrics(tmp_path / "plain", "probe")
+
+
+def test_a_small_step_changes_the_loss_as_its_slopes_foretell(config, tmp_path):
+    small = dataclasses.replace(config, rule=Sgd(lr=1e-5), estimator=TwoSided(eps=1e-3))
+    train(small, tmp_path / "run", health_every=1)
+    for line in metrics(tmp_path / "run", "probe"):
+        assert line["expected_change"] <= 0
+        assert line["change"] == pytest.approx(line["expected_change"], rel=0.1, abs=2e-6)
+
+
+def test_an_update_tells_its_length_and_what_it_changed(config, tmp_path):
+    train(config, tmp_path / "run")
+    (first, _) = metrics(tmp_path / "run", "update")
+    assert first["changed_share"] > 0.9
+    assert 0 < first["length"] < first["weight_norm"]
+
+
+@pytest.mark.parametrize(("dtype", "least", "most"), [(torch.float32, 0.99, 1.0), (torch.bfloat16, 0.0, 0.5)])
+def test_small_updates_change_few_weights_of_bfloat16(dtype, least, most):
+    """Each weight is 1; a bfloat16 next to it is 2^-8 away, far above the update."""
+    weights = weights_of(tiny_model("bert", dtype=dtype))
+    for tensor in weights.tensors.values():
+        tensor.fill_(1.0)
+    before, norm = weights.sample(), weights.norm()
+    weights.advance([Move((Term(7, 1e-4),))])
+    assert least <= weights.changed_share(before) <= most
+    assert weights.changed_share(weights.sample()) == 0.0
+    assert norm == pytest.approx(math.sqrt(weights.size), rel=1e-3)
+
+
+def test_the_length_of_a_move_is_the_way_the_weights_went(config, tmp_path):
+    from noback.run import Run
+
+    run = Run(config, RunFolder(tmp_path / "run"))
+    before = {name: tensor.clone() for name, tensor in run.weights.tensors.items()}
+    move = Move((Term(1, 1e-3), Term(2, -2e-3)))
+    run.weights.advance([move])
+    gone = math.sqrt(sum(float((run.weights.tensors[name] - tensor).pow(2).sum()) for name, tensor in before.items()))
+    assert run.step_length(move) == pytest.approx(gone, rel=0.02)
+
+
+def test_mistakes_are_the_surest_wrong_answers_with_their_texts(config, tmp_path):
+    result = train(config, tmp_path / "run")
+    (line,) = metrics(tmp_path / "run", "mistakes")
+    rows = Path(config.data, "test.jsonl").read_text().splitlines()
+    texts = {json.loads(row)["sentence"]: json.loads(row)["label"] for row in rows}
+    assert len(line["mistakes"]) == round((1 - result.best) * 8)
+    words = {"terrible": 0, "great": 1}
+    for mistake in line["mistakes"]:
+        assert texts[mistake["sentences"][0]] == words[mistake["gold"]] != words[mistake["answer"]]
+        assert 0.5 <= mistake["chance"] <= 1
+    chances = [mistake["chance"] for mistake in line["mistakes"]]
+    assert chances == sorted(chances, reverse=True)
+
+
+def test_a_confusion_matrix_counts_gold_by_answer(config, tmp_path):
+    train(config, tmp_path / "run")
+    for line in metrics(tmp_path / "run", "validation"):
+        table = line["confusion"]
+        assert [sum(row) for row in table] == [4, 4]
+        assert (table[0][0] + table[1][1]) / 8 == line["accuracy"]
+
+
+def test_labels_out_of_balance_are_told_of(config, data_folder, tmp_path):
+    rows = [json.loads(line) for line in (data_folder / "train.jsonl").read_text().splitlines()]
+    write_rows(data_folder / "train.jsonl", [*rows[:4], rows[4]])
+    notes = []
+
+    class Listening(Silent):
+        def note(self, text):
+            notes.append(text)
+
+    train(dataclasses.replace(config, objective=Accuracy()), tmp_path / "run", watcher=Listening())
+    assert "train: the labels are out of balance (terrible 1, great 4)" in notes
+    (start,) = metrics(tmp_path / "run", "start")
+    assert start["balance"] == {"train": [1, 4], "validation": [4, 4], "test": [4, 4]}
