@@ -39,13 +39,19 @@ def run(arguments: argparse.Namespace) -> None:
         {"text": text, "label": max(chances, key=lambda label: chances[label]), "probabilities": chances}
         for text, chances in zip(arguments.texts, predict(tuned, texts), strict=True)
     ]
-    say(arguments, {"run": arguments.run, "predictions": predictions}, "\n".join(_lines(predictions, spec.words)))
+    words = dict(zip(spec.labels, tuned.task.texts, strict=True))
+    say(arguments, {"run": arguments.run, "predictions": predictions}, "\n".join(_lines(predictions, words)))
 
 
 def _lines(predictions: list[dict[str, Any]], words: Mapping[str, str]) -> list[str]:
     lines = []
     for prediction in predictions:
         chances = sorted(prediction["probabilities"].items(), key=lambda item: -item[1])
-        shown = "  ".join(f"{label} ({words[label]}) {chance:.1%}" for label, chance in chances)
+        shown = "  ".join(f"{_named(label, words[label])} {chance:.1%}" for label, chance in chances)
         lines.append(f"{shown}  {prediction['text']!r}")
     return lines
+
+
+def _named(label: str, word: str) -> str:
+    """A label and its label word; a head has none."""
+    return label if word == label else f"{label} ({word})"

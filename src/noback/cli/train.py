@@ -46,10 +46,11 @@ def run(arguments: argparse.Namespace) -> None:
 
 def summary(result: Result) -> str:
     """A finished run in a few lines."""
+    evidence = "".join(f"    - {line}\n" for line in result.evidence)
     change = (result.best - result.zero_shot) * 100
     return (
         f"{result.task}: test accuracy {result.zero_shot:.1%} before, {result.best:.1%} after ({change:+.1f} points)\n"
-        f"  verdict: {result.verdict}\n"
+        f"  verdict: {result.verdict}\n{evidence}"
         f"  best validation at step {result.best_step} of {result.steps}; the last step's weights: {result.final:.1%}\n"
         f"  {result.forwards:,} forwards in {result.seconds:.0f} s; the journal has {result.journal_bytes:,} bytes\n"
         f"  run folder {result.run}\n"
