@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 
-from noback.adapters import Head
+from noback.adapters import Full, Head, Lora, Prefix
 from noback.config import RunConfig, config_of, read_config
 from noback.errors import InputError
 from noback.estimators import AdaptTies, TwoSided
@@ -33,7 +33,7 @@ OTHER = {
     "estimator.directions": 4,
     "estimator.adapt_ties": AdaptTies(target=0.5),
     "objective": MacroF1(),
-    "adapter": Head(alone=True, seed=3),
+    "adapter.tune": "biases",
     "rule.lr": 3e-7,
     "rule.weight_decay": 0.1,
     "rule.schedule": "linear",
@@ -114,6 +114,16 @@ def test_the_kind_of_an_option_object_is_written_and_read():
 )
 def test_an_objective_is_chosen_by_its_kind_or_by_a_text(entry, objective):
     assert config_of({"objective": entry}).objective == objective
+
+
+@pytest.mark.parametrize(
+    "adapter", [Full("norms"), Head(alone=True, seed=3), Lora(rank=4, start="x"), Prefix(tokens=3)]
+)
+def test_an_adapter_comes_back_from_toml_with_its_own_lr_and_eps(adapter):
+    config = RunConfig(adapter=adapter)
+    assert (config.rule.lr, config.estimator.eps) == (adapter.usual_lr, adapter.usual_eps)
+    assert config_of(tomllib.loads(config.toml())) == config
+    assert RunConfig(adapter=adapter, rule=Sgd(lr=7e-4)).rule.lr == 7e-4
 
 
 def test_an_unknown_kind_comes_with_the_nearest():
@@ -213,13 +223,13 @@ def test_eps_and_lr_that_are_not_above_zero_are_refused(path, value):
 
 
 @pytest.mark.parametrize("path", ["estimator.eps", "rule.lr"])
-@pytest.mark.parametrize("value", ["abc", "1e-3", True, None, [1e-3]])
+@pytest.mark.parametrize("value", ["abc", "1e-3", True, [1e-3]])
 def test_eps_and_lr_that_are_no_numbers_are_refused(path, value):
     assert refusal(path, value) == f"{path} is {value!r}; expected a number"
 
 
 @pytest.mark.parametrize("build", [lambda value: TwoSided(eps=value), lambda value: Sgd(lr=value)], ids=["eps", "lr"])
-@pytest.mark.parametrize("value", [0, -1.0, float("nan"), "abc", None])
+@pytest.mark.parametrize("value", [0, -1.0, float("nan"), "abc"])
 def test_eps_and_lr_are_checked_in_python_too(build, value):
     with pytest.raises(InputError, match="expected a number above zero"):
         build(value)

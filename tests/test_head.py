@@ -44,7 +44,7 @@ def test_probes_of_a_classifier_equal_whole_perturbed_copies(kind, saved, review
     batch = task.batch(0, 5, 0)
     points = [Move((Term(3, 1e-2),)), Move((Term(3, -1e-2),)), STILL]
     for adapter in (Head(), Head(alone=True)):
-        weights = Weights(adapter.tuned(model, fresh))
+        weights = Weights(adapter.attach(model, fresh, 0))
         fast, slow = (engine(model, weights, None).score(batch, points) for engine in (Local, Plain))
         assert (slow[0] - slow[1]).abs().max() > 1e-5
         for ours, twins in zip(fast, slow, strict=True):

@@ -145,7 +145,7 @@ def _agreement(metrics: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _updates(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
-    updates = [line for line in metrics if line.get("kind") == "update"]
+    updates = [line for line in metrics if line.get("kind") == "update" and line["length"] > 0]
     if not updates:
         return []
     relative = _mean([line["length"] / line["weight_norm"] for line in updates])

@@ -367,7 +367,7 @@ def test_an_unknown_task_to_show_comes_with_the_nearest(refused):
         (("--objective", "no_such_module:f"), "'no_such_module:f' cannot be imported: ModuleNotFoundError"),
         (("--objective", "math:"), "'math:' is no module:function"),
         (("--objective", "math:no_such"), "module 'math' has no function 'no_such'"),
-        (("--adapter", "heads"), "adapter is 'heads'; expected one of full, head; did you mean 'head'?"),
+        (("--adapter", "heads"), "adapter is 'heads'; expected one of full, head, lora, prefix; did you mean 'head'?"),
         (("--adapter", "head", "--set", "adapter.seed=-1"), "adapter.seed is -1"),
         (("--set", "adapter.alone=true"), "unknown option 'adapter.alone'"),
         (("--adapt-ties", "--eps", "0.5"), "adapt_ties.largest is 0.01; expected eps, 0.5, or more"),

@@ -9,8 +9,10 @@ import pytest
 import torch
 import transformers
 
-from noback import MeZO, Sgd
+from noback import MeZO
+from noback.adapters import AnyAdapter
 from noback.cli.main import COMMANDS, main
+from noback.config import config_of
 from noback.tasks import task_names
 from tests.conftest import NEGATIVE, POSITIVE, tiny_model, write_rows
 
@@ -349,5 +351,8 @@ def test_help_of_a_command_shows_an_example(command, capsys):
 
 def test_help_of_train_gives_the_defaults(capsys):
     text = help_of(capsys, "train")
-    assert f"learning rate (default {Sgd().lr})" in text
+    for adapter in AnyAdapter.__args__:  # the help names what each adapter's own are
+        assert config_of({"adapter": adapter.kind}).rule.lr == adapter.usual_lr
+        assert f"{adapter.usual_lr:.0e}".replace("e-0", "e-") in text
+        assert f"{adapter.usual_eps:.0e}".replace("e-0", "e-") in text
     assert "training steps (default 250)" in text

@@ -25,10 +25,10 @@ def shown(monkeypatch):
 
 def course(watcher):
     watcher.note("a note")
-    watcher.evaluated(0, Score(0.5, 0.5, 0.7, 8))
+    watcher.evaluated(0, Score(0.5, 0.5, 0.7, 0.7, 8, [[2, 2], [2, 2]]))
     for step in range(1, 4):
         watcher.stepped(step, 3, Estimate(0.65, (1,), (-2.5,)))
-    watcher.evaluated(3, Score(0.75, 0.75, 0.6, 8))
+    watcher.evaluated(3, Score(0.75, 0.75, 0.6, 0.6, 8, [[3, 1], [1, 3]]))
     watcher.close()
 
 

@@ -6,7 +6,6 @@ import argparse
 from typing import Any
 
 from noback.cli.commands import add_json, add_log_to, aligned, say, stopping, watching
-from noback.cli.flags import add_config_flags, config_from, numbers
 
 HELP = "train one task under several objectives and show which of them give a signal"
 DESCRIPTION = """
@@ -26,6 +25,8 @@ the test set is cut to hold each label equally often. Ctrl-C loses nothing: `nob
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
+    from noback.cli.flags import add_config_flags
+
     parser.add_argument(
         "--objectives", metavar="NAMES",
         help="comma-separated (default: cross_entropy,accuracy,head/cross_entropy,head/accuracy)",
@@ -38,6 +39,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Compare and print the table."""
+    from noback.cli.flags import config_from, numbers
+
     eps = numbers("eps", getattr(arguments, "estimator.eps"))
     setattr(arguments, "estimator.eps", str(eps[0]) if eps else None)
     config = config_from(arguments)

@@ -6,7 +6,6 @@ import argparse
 from typing import Any
 
 from noback.cli.commands import add_json, aligned, say, stopping, watching, whole_number
-from noback.cli.flags import add_config_flags, config_from, numbers
 
 HELP = "measure what eps does to the slopes, without training, and recommend one"
 DESCRIPTION = """
@@ -22,6 +21,8 @@ eps. At the end, the eps to use for each objective, and why.
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
+    from noback.cli.flags import add_config_flags
+
     parser.add_argument("--at", metavar="LIST", help="the eps to measure (default: 1e-5,1e-4,1e-3,1e-2,1e-1)")
     parser.add_argument("--objectives", metavar="NAMES", help="comma-separated (default: cross_entropy,accuracy)")
     parser.add_argument("--probes", metavar="N", help="directions, each with a batch of its own (default 32)")
@@ -34,6 +35,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure and print the table."""
+    from noback.cli.flags import config_from, numbers
+
     eps, probes = numbers("--at", arguments.at), whole_number("--probes", arguments.probes)
     config = config_from(arguments)
     from noback.epsilon import EPS, MEASURED, measure_eps

@@ -9,9 +9,13 @@ from noback.cli.replay import write
 
 HELP = "write a run's weights as an ordinary Hugging Face folder"
 DESCRIPTION = """
-Write a run's weights and tokenizer as an ordinary Hugging Face folder, for AutoModelForMaskedLM.from_pretrained.
+Write a run's weights and tokenizer as an ordinary Hugging Face folder, for AutoModelForMaskedLM.from_pretrained. A
+LoRA run gives a PEFT adapter (PeftModel.from_pretrained), or the whole model with --merge; a prefix run gives
+prefix.safetensors, each tensor under its name in the model.
 
   noback export runs/reviews-001 tuned-model
+  noback export runs/reviews-002 adapter
+  noback export runs/reviews-002 tuned-model --merge
 """
 
 
@@ -19,6 +23,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     add_run(parser)
     parser.add_argument("target", metavar="DIR", help="the new folder")
+    parser.add_argument("--merge", action="store_true", help="LoRA: the whole model with the adapter merged into it")
     add_json(parser)
 
 

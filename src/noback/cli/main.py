@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from noback import __version__
-from noback.cli import compare, epsilon, evaluate, export, journal, predict, replay, resume, tasks, train
+from noback.cli import compare, epsilon, evaluate, export, journal, predict, replay, report, resume, tasks, train
 from noback.errors import InputError, NobackError
 
 COMMANDS = {
@@ -18,6 +18,7 @@ COMMANDS = {
     "resume": resume,
     "compare": compare,
     "epsilon": epsilon,
+    "report": report,
     "evaluate": evaluate,
     "predict": predict,
     "replay": replay,
@@ -40,7 +41,8 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit code is 0, 2 for input that cannot be used, 130 for Ctrl-C, else 1."""
     try:
-        arguments = _parser().parse_args(argv)
+        words = sys.argv[1:] if argv is None else argv
+        arguments = _parser(next((word for word in words if word in COMMANDS), "")).parse_args(argv)
         arguments.command.run(arguments)
     except NobackError as error:
         print(f"noback: {' '.join(str(error).split())}", file=sys.stderr)
@@ -56,7 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(chosen: str | None = None) -> argparse.ArgumentParser:
+    """Every command by name, the flags of the chosen one only (none: of all): most need torch to know their flags."""
     parser = _Parser(
         prog="noback",
         description="Fine-tune language models with forward passes only. `noback train` alone runs a whole example.",
@@ -70,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
             description=command.DESCRIPTION,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        command.add(sub)
+        if chosen in (None, name):
+            command.add(sub)
         sub.set_defaults(command=command)
     return parser

@@ -37,7 +37,7 @@ def write(arguments: argparse.Namespace, *, snapshots: bool) -> None:
     target = Path(arguments.target)
     check_target(target)
     tuned, step = tuned_run(arguments.run, arguments.at, model=arguments.model, snapshots=snapshots, watcher=Display())
-    export(tuned, target)
+    export(tuned, target, merge=getattr(arguments, "merge", False))
     digest = tuned.weights.digest()
     values = {"run": arguments.run, "folder": str(target), "step": step, "weights": digest}
     say(arguments, values, f"weights of step {step} ({digest[:12]}) in {target}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from noback.cli.commands import add_json, say
-from noback.tasks.spec import TaskSpec, load_spec, task_names
+
+if TYPE_CHECKING:
+    from noback.tasks import TaskSpec
 
 HELP = "list the tasks, or show one"
 DESCRIPTION = """
@@ -26,6 +28,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """List or show."""
+    from noback.tasks import load_spec, task_names
+
     specs = [load_spec(name) for name in ([arguments.task] if arguments.task else task_names())]
     say(
         arguments,

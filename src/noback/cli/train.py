@@ -7,7 +7,6 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from noback.cli.commands import add_json, add_watching, say, stopping, watching, whole_number
-from noback.cli.flags import add_config_flags, config_from
 
 if TYPE_CHECKING:
     from noback.training import Result
@@ -27,6 +26,8 @@ metrics.jsonl and snapshots. Ctrl-C loses nothing: `noback resume RUN` goes on.
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
+    from noback.cli.flags import add_config_flags
+
     add_config_flags(parser)
     parser.add_argument("--out", metavar="DIR", help="the run's new folder (default: runs/TASK-NUMBER)")
     add_watching(parser)
@@ -35,6 +36,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Train and say how it went."""
+    from noback.cli.flags import config_from
+
     config = config_from(arguments)
     health_every = whole_number("--health-every", arguments.health_every)
     from noback.training import train

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 
 from noback.report.blocks import Cell, Chart, Stat, Table
-from noback.report.drawing import axis, colour, drawn, literal, percent_axis
+from noback.report.drawing import colour, drawn, group, literal, name_axis, name_height, percent_axis
 from noback.report.formats import NOTHING, figure_in, number_in, percent
 from noback.report.numbers import Interval, wilson
 from noback.report.reading import ReadRun
@@ -32,8 +32,8 @@ def accuracies(run: ReadRun) -> list[Accuracy]:
     best, last = run.last("test", at="best"), run.last("test", at="final")
     found = [
         accuracy_of(BEFORE, "before", run.last("zero_shot")),
-        accuracy_of(BEST, _titled("after, best by validation", best), best),
-        accuracy_of(LAST, _titled("after, last", last), last),
+        accuracy_of(BEST, "after, best by validation", best),
+        accuracy_of(LAST, "after, last step", last),
     ]
     return [one for one in found if one is not None]
 
@@ -44,11 +44,6 @@ def accuracy_of(name: str, title: str, line: dict[str, object], key: str = "accu
     if share is None:
         return None
     return Accuracy(name, title, share, wilson(share, examples) if examples and 0 <= share <= 1 else None, line)
-
-
-def _titled(title: str, line: dict[str, object]) -> str:
-    step = number_in(line, "step")
-    return title if step is None else f"{title} (step {step})"
 
 
 def interval_text(one: Accuracy) -> str:
@@ -65,29 +60,31 @@ def with_interval(one: Accuracy | None, name: str) -> Cell:
     """The accuracy with its interval in one cell."""
     if one is None:
         return Cell(NOTHING, numeric=True)
-    text = f"{one.share:.1%}" + (f" ({one.interval.low:.1%} to {one.interval.high:.1%})" if one.interval else "")
+    interval = f" ({100 * one.interval.low:.1f} to {100 * one.interval.high:.1f})" if one.interval else ""
+    text = percent(one.share) + interval
     return Cell(text, one.share, name, numeric=True)
 
 
 def stats_of(found: Sequence[Accuracy]) -> tuple[Stat, ...]:
     """The accuracies as large figures."""
+    before = next((one.share for one in found if one.name == BEFORE), None)
     stats = []
     for one in found:
-        examples = number_in(one.line, "examples")
-        note = f"95% interval {interval_text(one)}, {examples:,} examples" if one.interval else ""
-        stats.append(Stat(f"Test accuracy {one.title}", accuracy_cell(one), note))
+        change = "" if before is None or one.name == BEFORE else f"{100 * (one.share - before):+.1f} points"
+        interval = f"95% interval {interval_text(one)}" if one.interval else ""
+        stats.append(Stat(one.title.capitalize(), accuracy_cell(one), interval, change))
     return tuple(stats)
 
 
 def table_of(found: Sequence[Accuracy], metric: str) -> Table:
     """The accuracies with what else is known of the test set."""
-    head = ["weights", "accuracy", "95% interval", "cross-entropy (nats)", "objective", "examples"]
+    head = ["weights", "step", "accuracy", "95% interval", "cross-entropy (nats)", "objective", "examples"]
     with_score = metric not in ("", "accuracy")
     rows = []
     for one in found:
         cells = [
-            Cell(one.title), accuracy_cell(one, "table-"), Cell(interval_text(one), numeric=True),
-            figure_in(one.line, "loss", name=f"loss-{one.name}"),
+            Cell(one.title), figure_in(one.line, "step"), accuracy_cell(one, "table-"),
+            Cell(interval_text(one), numeric=True), figure_in(one.line, "loss", name=f"loss-{one.name}"),
             figure_in(one.line, "objective", name=f"objective-{one.name}"), figure_in(one.line, "examples"),
         ]  # fmt: skip
         rows.append((*cells, figure_in(one.line, "score", name=f"score-{one.name}")) if with_score else tuple(cells))
@@ -104,14 +101,30 @@ def points_trace(found: Sequence[Accuracy], places: Sequence[float], index: int,
     }  # fmt: skip
     return go.Scatter(
         x=[one.share for one in found], y=list(places), error_x=errors, mode="markers", name=literal(name),
-        legendgroup=literal(name), marker={"color": colour(index), "size": 10}, hovertemplate="%{x:.2%}",
+        legendgroup=group(index), marker={"color": colour(index), "size": 10}, hovertemplate="%{x:.2%}",
     )  # fmt: skip
 
 
 def chart_of(found: Sequence[Accuracy]) -> Chart:
     """The accuracies as points with their intervals."""
     places = [float(-index) for index in range(len(found))]
-    titles = [literal({BEFORE: "before", BEST: "best", LAST: "last"}[one.name]) for one in found]
-    y = axis("", tickvals=places, ticktext=titles, range=[0.6 - len(found), 0.6], showgrid=False, zeroline=False)
-    figure = drawn([points_trace(found, places, 0, "test accuracy")], percent_axis("accuracy (%)"), y, height=200)
-    return Chart("test-accuracy", "Test accuracy", figure, "Bars: 95% intervals (Wilson).")
+    trace = points_trace(found, places, 0, "test accuracy")
+    y = name_axis([one.name for one in found])
+    figure = drawn([trace], percent_axis("accuracy (%)"), y, name_height(len(found)))
+    return Chart("test-accuracy", "Accuracy with its 95% interval", figure, "Wilson's interval.")
+
+
+def chart_together(named: Sequence[tuple[str, Sequence[Accuracy]]]) -> tuple[Chart, ...]:
+    """Before (hollow) and after (full) with intervals, one row a run or objective."""
+    traces = []
+    for index, (name, found) in enumerate(named):
+        shown = [one for one in found if one.name in (BEFORE, BEST)]
+        places = [-index + (0.12 if one.name == BEFORE else -0.12) for one in shown]
+        if shown:
+            trace = points_trace(shown, places, index, name)
+            trace.marker.symbol = ["circle-open" if one.name == BEFORE else "circle" for one in shown]
+            traces.append(trace)
+    names = [name for name, _ in named]
+    figure = drawn(traces, percent_axis("accuracy (%)"), name_axis(names), max(name_height(len(names)), 280))
+    note = "Hollow: before. Full: after, best by validation. Bars: 95% intervals."
+    return (Chart("test-accuracy", "Test accuracy", figure, note),) if traces else ()

@@ -12,6 +12,8 @@ from noback.report.reading import ReadRun
 
 NEARLY_ALL = 0.95  # a share of one answer from here on is warned of
 
+_BEFORE = "test, before"
+
 Confusion = list[list[int]]
 
 
@@ -58,7 +60,7 @@ def majorities(run: ReadRun) -> list[Majority]:
     """The most frequent answer wherever a confusion matrix is known."""
     looks = run.lines("validation")
     places = [
-        ("test, before", run.last("zero_shot")), ("test, best", run.last("test", at="best")),
+        (_BEFORE, run.last("zero_shot")), ("test, best", run.last("test", at="best")),
         ("test, last", run.last("test", at="final")), ("validation, newest", looks[-1] if looks else {}),
     ]  # fmt: skip
     found = []
@@ -86,16 +88,15 @@ def majority_table(found: Iterable[Majority]) -> Table:
     )  # fmt: skip
 
 
-def majority_warnings(found: Iterable[Majority]) -> list[Note]:
+def majority_warnings(found: Iterable[Majority]) -> tuple[Note, ...]:
     """A plain warning where tuned weights answer one label to nearly everything."""
-    return [
-        Note(
-            f"The model answers {one.label!r} to {one.share:.0%} of the set ({one.where}), of which the largest label "
-            f"is {one.gold_share:.0%}: it hardly looks at the text.", warns=True,
-        )  # fmt: skip
-        for one in found
-        if one.share >= NEARLY_ALL and one.where != "test, before"
-    ]
+    one_sided = [one for one in found if one.share >= NEARLY_ALL and one.where != _BEFORE]
+    said = "; ".join(
+        f"{one.where}: {one.label!r} to {one.share:.0%}, where the largest label is {one.gold_share:.0%}"
+        for one in one_sided
+    )
+    text = f"The model answers one label to nearly everything, whatever the text says ({said})."
+    return (Note(text, warns=True),) if one_sided else ()
 
 
 def mistakes_table(run: ReadRun) -> Table | None:

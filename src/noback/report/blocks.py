@@ -41,7 +41,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Charts:
-    """Charts side by side; the legend names the runs in the order of their colours."""
+    """Charts side by side; the legend names the runs or objectives in the order of their colours."""
 
     kind: ClassVar[str] = "charts"
 
@@ -56,6 +56,7 @@ class Stat:
     title: str
     cell: Cell
     note: str = ""
+    change: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +90,16 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A line for the shell."""
+    """A line for the shell, in parts that are best not broken."""
 
     kind: ClassVar[str] = "command"
 
-    text: str
+    parts: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The whole line."""
+        return " ".join(self.parts)
 
 
 Block = Table | Charts | Stats | Judgement | Note | Command

@@ -10,17 +10,16 @@ from typing import Any
 _TABLE_FLAGS = ("objective", "adapter")  # options whose flag names a kind; the rest of their table has no flag
 
 
-def command_to_repeat(config: Mapping[str, Any], flags: Mapping[str, str]) -> str:
-    """`noback train` with every recorded option; `flags` says where each flag stands in the configuration."""
-    by_place = {place: flag for flag, place in flags.items()}
-    words = ["noback", "train"]
-    settings: list[str] = []
-    for place, value in _leaves(config):
-        if place in by_place:
-            words += _flagged(by_place[place], value)
-        else:
-            settings += ["--set", f"{place}={_toml(value)}"]
-    return " ".join(shlex.quote(word) for word in words + settings)
+def command_to_repeat(config: Mapping[str, Any], flags: Mapping[str, str]) -> tuple[str, ...]:
+    """`noback train` and each recorded option, quoted; `flags` says where each flag stands in the configuration."""
+    found = dict(_leaves(config))
+    parts = [["noback", "train"]]
+    for flag, place in flags.items():
+        if place in found:
+            parts.append(_flagged(flag, found.pop(place)))
+    for place, value in found.items():
+        parts.append(["--set", f"{place}={_toml(value)}"])
+    return tuple(shlex.join(part) for part in parts)
 
 
 def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -2,60 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
 
 from noback.report.blocks import Chart
-from noback.report.drawing import axis, colour, dash, drawn, legend_above, literal, log_axis, percent_axis
+from noback.report.drawing import SLOPE, axis, colour, dash, drawn, group, legend_above, literal, log_axis, percent_axis
 from noback.report.formats import number_in, percent
-from noback.report.numbers import averaging_window, binned, kept_places, moving_average
+from noback.report.numbers import POINTS, averaging_window, binned, binned_sizes, kept_places, moving_average
 from noback.report.reading import ReadRun
 
-Runs = Sequence[ReadRun]
+Runs = Mapping[int, ReadRun]  # by the place of their colour
 
 
-def curves(runs: Runs, prefix: str = "") -> tuple[Chart, ...]:
-    """Every chart that has something to show; `prefix` keeps names apart where a page has several sets."""
+def curves(runs: Runs) -> tuple[Chart, ...]:
+    """Every chart that has something to show."""
     makers: list[Callable[[Runs], Chart | None]] = [_loss, _accuracy, _validation_loss, _slopes, _sizes, _zeros, _eps]
-    charts = [chart for make in makers if (chart := make(runs)) is not None]
-    return tuple(Chart(prefix + chart.name, chart.title, chart.figure, chart.note) for chart in charts)
+    return tuple(chart for make in makers if (chart := make(runs)) is not None)
 
 
 def _line(index: int, run: ReadRun, x: Sequence[float], y: Sequence[float | None], **more: Any) -> go.Scatter:
     line = {"color": colour(index), "width": 2, "dash": dash(index), **more.pop("line", {})}
-    settings = {"name": literal(run.name), "legendgroup": literal(run.name), "mode": "lines", **more}
+    settings = {"name": literal(run.name), "legendgroup": group(index), "mode": "lines", **more}
     return go.Scatter(x=list(x), y=list(y), line=line, **settings)
 
 
 def _loss(runs: Runs) -> Chart | None:
     traces = []
-    for index, run in enumerate(runs):
+    for index, run in runs.items():
         losses = [record.loss for record in run.steps]
         places = kept_places(losses)
         if not losses:
             continue
         smooth = moving_average(losses, averaging_window(len(losses)))
-        each = {"name": literal(f"{run.name}, each step") if len(runs) > 1 else "each step"}
-        mean = {"name": literal(f"{run.name}, average")} if len(runs) > 1 else {"name": "average"}
-        traces.append(
-            _line(index, run, places, [losses[i] for i in places], opacity=0.3, line={"width": 1, "dash": "solid"}, **each)
-        )
-        traces.append(_line(index, run, places, [smooth[i] for i in places], **mean))
+        points, means = [losses[place] for place in places], [smooth[place] for place in places]
+        of = f"{run.name}, " if len(runs) > 1 else ""
+        faint = {"opacity": 0.3, "line": {"width": 1, "dash": "solid"}}
+        traces.append(_line(index, run, places, points, name=literal(f"{of}each step"), **faint))
+        traces.append(_line(index, run, places, means, name=literal(f"{of}average")))
     if not traces:
         return None
-    windows = sorted({averaging_window(len(run.steps)) for run in runs if run.steps})
+    windows = sorted({averaging_window(len(run.steps)) for run in runs.values() if run.steps})
     window = str(windows[0]) if len(windows) == 1 else f"{windows[0]} to {windows[-1]}"
     note = f"Faint: each step's batch. Strong: the average of the last {window} steps."
     return Chart("loss", "Training loss", drawn(traces, axis("step"), axis(_loss_title(runs))), note)
 
 
 def _loss_title(runs: Runs) -> str:
-    kinds = {str(run.option("objective.kind")) for run in runs}
-    return {"cross_entropy": "cross-entropy (nats)", "accuracy": "1 - accuracy"}.get(*kinds, "objective") if len(
-        kinds
-    ) == 1 else "objective"
+    """What the axis shows, where all runs share it."""
+    kinds = {str(run.option("objective.kind")) for run in runs.values()}
+    words = {"cross_entropy": "cross-entropy (nats)", "accuracy": "1 - accuracy", "macro_f1": "1 - macro F1"}
+    return words.get(kinds.pop(), "objective") if len(kinds) == 1 else "objective"
 
 
 def _looked(run: ReadRun, key: str) -> tuple[list[float], list[float]]:
@@ -71,22 +69,26 @@ def _dotted(index: int, run: ReadRun, key: str, **more: Any) -> list[go.Scatter]
 
 
 def _accuracy(runs: Runs) -> Chart | None:
-    traces = [trace for index, run in enumerate(runs) for trace in _dotted(index, run, "accuracy")]
+    traces = [trace for index, run in runs.items() for trace in _dotted(index, run, "accuracy")]
     if not traces:
         return None
-    figure = drawn(traces, axis("step"), percent_axis("accuracy (%)"))
+    shares = [share for trace in traces for share in trace.y]
+    room = max(0.1 * (max(shares) - min(shares)), 0.02)  # also where every look found the same
+    shown = [max(min(shares) - room, -0.02), min(max(shares) + room, 1.02)]
+    figure = drawn(traces, axis("step"), percent_axis("accuracy (%)", range=shown))
     return Chart("accuracy", "Validation accuracy", figure, "One point a look.")
 
 
 def _validation_loss(runs: Runs) -> Chart | None:
     """The cross-entropy; of a single run with another objective, that too."""
-    traces = [trace for index, run in enumerate(runs) for trace in _dotted(index, run, "loss")]
+    traces = [trace for index, run in runs.items() for trace in _dotted(index, run, "loss")]
     if not traces:
         return None
     more: dict[str, Any] = {}
-    if len(runs) == 1 and _looked(runs[0], "objective")[1] not in ([], _looked(runs[0], "loss")[1]):
+    run = next(iter(runs.values()))
+    if len(runs) == 1 and _looked(run, "objective")[1] not in ([], _looked(run, "loss")[1]):
         traces[0].update(name="cross-entropy (nats)")
-        traces += _dotted(1, runs[0], "objective", name=f"objective ({literal(str(runs[0].option('objective.kind')))})")
+        traces += _dotted(1, run, "objective", name=literal(f"objective ({run.option('objective.kind')})"))
         more = legend_above()
     title = "loss" if more else "cross-entropy (nats)"
     return Chart("validation-loss", "Validation loss", drawn(traces, axis("step"), axis(title), **more))
@@ -94,7 +96,7 @@ def _validation_loss(runs: Runs) -> Chart | None:
 
 def _slopes(runs: Runs) -> Chart | None:
     traces = []
-    for index, run in enumerate(runs):
+    for index, run in runs.items():
         slopes = run.slopes
         steps = [record.step for record in run.steps for _ in record.slopes]
         places = kept_places(slopes)
@@ -104,26 +106,37 @@ def _slopes(runs: Runs) -> Chart | None:
             traces.append(_line(index, run, x, y, mode="markers", marker=dots))
     if not traces:
         return None
-    figure = drawn(traces, axis("step"), axis("slope (loss a unit of distance)"))
-    return Chart("slopes", "Slope along each direction", figure, "One point a direction and step.")
+    figure = drawn(traces, axis("step"), axis(SLOPE))
+    thinned = any(len(run.slopes) > POINTS for run in runs.values())
+    note = "One point a direction and step" + ("; of a long run, the extremes of each stretch." if thinned else ".")
+    return Chart("slopes", "Slope along each direction", figure, note)
 
 
 def _sizes(runs: Runs) -> Chart | None:
-    """How often slopes of each size occur; several runs as lines, each over its own range."""
-    shown = [(index, run) for index, run in enumerate(runs) if run.slopes]
-    if not shown:
-        return None
-    traces = []
-    for index, run in shown:
+    """How often slopes of each size occur."""
+    shown = {index: run for index, run in runs.items() if run.slopes}
+    note = "; ".join(_zero_note(run, len(runs)) for run in shown.values())
+    if len(runs) > 1:
+        figure = _sizes_together(shown)
+        return Chart("sizes", "Histogram of the sizes of slopes", figure, note) if figure else None
+    for index, run in shown.items():
         bins = binned(run.slopes)
         shares = [count / len(run.slopes) for count in bins.counts]
-        if len(runs) > 1:
-            traces.append(_line(index, run, bins.centers, shares, line={"shape": "hvh"}))
-        else:
-            bars = {"color": colour(index)}
-            traces.append(go.Bar(x=bins.centers, y=shares, width=bins.width, marker=bars, name=literal(run.name)))
-    figure = drawn(traces, axis("slope (loss a unit of distance)"), percent_axis("share of slopes (%)"), bargap=0.05)
-    return Chart("sizes", "Histogram of the slopes", figure, "; ".join(_zero_note(run, len(runs)) for _, run in shown))
+        bars = go.Bar(x=bins.centers, y=shares, width=bins.width, marker={"color": colour(index)}, name="slopes")
+        return Chart("sizes", "Histogram of the slopes", drawn([bars], axis(SLOPE), percent_axis("share (%)")), note)
+    return None
+
+
+def _sizes_together(runs: Runs) -> str:
+    """Runs can differ by orders of magnitude: their sizes are laid over each other in steps of equal ratio."""
+    traces = []
+    for index, run in runs.items():
+        sizes, counts = binned_sizes(run.slopes)
+        if sizes:
+            shares = [count / len(run.slopes) for count in counts]
+            traces.append(_line(index, run, sizes, shares, line={"shape": "hvh"}))
+    x = log_axis("size of the slope", [size for trace in traces for size in trace.x])
+    return drawn(traces, x, percent_axis("share of all slopes (%)")) if traces else ""
 
 
 def _zero_note(run: ReadRun, runs: int) -> str:
@@ -135,7 +148,7 @@ def _zero_note(run: ReadRun, runs: int) -> str:
 def _zeros(runs: Runs) -> Chart | None:
     """The share of zero slopes by window, where there are any."""
     traces = []
-    for index, run in enumerate(runs):
+    for index, run in runs.items():
         windows = [(number_in(line, "step"), number_in(line, "zero_slope_share")) for line in run.lines("health")]
         known = [(step, share) for step, share in windows if step is not None and share is not None]
         if known:
@@ -148,11 +161,11 @@ def _zeros(runs: Runs) -> Chart | None:
 
 
 def _eps(runs: Runs) -> Chart | None:
-    """eps by step, where ties made it grow."""
-    if not any(run.contents and run.contents.eps_changes for run in runs):
+    """The eps of each step, where ties made it grow."""
+    if not any(run.contents and run.contents.eps_changes for run in runs.values()):
         return None
     traces = []
-    for index, run in enumerate(runs):
+    for index, run in runs.items():
         first = run.option("estimator.eps")
         changes = run.contents.eps_changes if run.contents else []
         points = [(0, first)] * (first is not None) + [(change.step, change.eps) for change in changes]
@@ -160,4 +173,7 @@ def _eps(runs: Runs) -> Chart | None:
             points.append((len(run.steps), points[-1][1]))
             x, y = [step for step, _ in points], [eps for _, eps in points]
             traces.append(_line(index, run, x, y, line={"shape": "hv"}))
-    return Chart("eps", "eps", drawn(traces, axis("step"), log_axis("eps")), "Raised where too many slopes were zero.")
+    tried = [eps for trace in traces for eps in trace.y]
+    return Chart(
+        "eps", "eps", drawn(traces, axis("step"), log_axis("eps", tried)), "Raised where too many slopes were zero."
+    )

@@ -6,12 +6,15 @@ A colour is a variable of the page's style, such as var(--series-1); the page's 
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
 
+SLOPE = "slope (loss per unit)"  # (l+ - l-) / (2 eps): eps counts in units of the direction
 SERIES = 8  # colours; then they come again, dashed
+_LONGEST = 26  # characters of a name beside a chart; a phone is narrow
 _DASHES = ("solid", "dash", "dot", "dashdot")
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
 
@@ -24,6 +27,11 @@ def colour(index: int) -> str:
 def dash(index: int) -> str:
     """The line that tells colours apart that are used again."""
     return _DASHES[index // SERIES % len(_DASHES)]
+
+
+def group(index: int) -> str:
+    """What the page's legend hides and shows together."""
+    return f"series-{index}"
 
 
 def literal(text: str) -> str:
@@ -45,9 +53,23 @@ def percent_axis(title: str, **more: Any) -> dict[str, Any]:
     return axis(title, tickformat=".0%", hoverformat=".2%", **more)
 
 
-def log_axis(title: str, **more: Any) -> dict[str, Any]:
-    """An axis in powers of ten."""
-    return axis(title, type="log", exponentformat="power", dtick=1, **more)
+def log_axis(title: str, values: Iterable[float | None]) -> dict[str, Any]:
+    """An axis in powers of ten, with as many ticks as fit what is drawn along it (above zero)."""
+    known = [math.log10(value) for value in values if value]
+    decades = max(known, default=0.0) - min(known, default=0.0)
+    return axis(title, type="log", exponentformat="e", dtick=max(math.ceil(decades / 6), 1))
+
+
+def name_axis(names: Sequence[str]) -> dict[str, Any]:
+    """An axis of names from top to bottom: the first at height 0, the next at -1."""
+    heights = [-index for index in range(len(names))]
+    texts = [literal(name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…") for name in names]
+    return axis("", tickvals=heights, ticktext=texts, range=[0.6 - len(names), 0.6], showgrid=False, zeroline=False)
+
+
+def name_height(names: int) -> int:
+    """The height of a chart of so many names."""
+    return max(120 + 40 * names, 200)
 
 
 def drawn(traces: Sequence[Any], x: dict[str, Any], y: dict[str, Any], height: int = 280, **more: Any) -> str:

@@ -9,14 +9,15 @@ from typing import Any
 
 from noback.report.blocks import Cell
 
-NOTHING = "–"
+NOTHING = "-"
 
 
 def number_in(table: Mapping[str, Any], key: str) -> float | None:
     """The number under a key; None where there is none, as in lines of older versions."""
     value = table.get(key)
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return value if is_number and math.isfinite(value) else None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return value if math.isfinite(value) else None
 
 
 def percent(share: float) -> str:
@@ -32,6 +33,16 @@ def short(value: float) -> str:
 def plain(value: float) -> str:
     """As few digits as the number itself has."""
     return f"{value:g}"
+
+
+def scientific(value: float) -> str:
+    """Two significant digits and a power of ten; zero is zero."""
+    return f"{value:.1e}" if value else "0"
+
+
+def signed(value: float) -> str:
+    """A small change with its sign."""
+    return f"{value:+.2e}" if value else "0"
 
 
 def duration(seconds: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,6 +61,16 @@ def kept_places(values: Sequence[float], limit: int = POINTS) -> list[int]:
         places = range(start, min(start + stretch, len(values)))
         kept |= {min(places, key=values.__getitem__), max(places, key=values.__getitem__)}
     return sorted(kept)
+
+
+def binned_sizes(values: Sequence[float], to_a_decade: int = 4) -> tuple[list[float], list[int]]:
+    """A histogram of sizes in steps of equal ratio: the bins' middles and counts; zeros have no place in it."""
+    places = [round(math.log10(abs(value)) * to_a_decade) for value in values if value]
+    if not places:
+        return [], []
+    bins = range(min(places) - 1, max(places) + 2)  # an empty one at either end
+    counts = Counter(places)
+    return [10 ** (place / to_a_decade) for place in bins], [counts[place] for place in bins]
 
 
 def binned(values: Sequence[float], bins: int = 41) -> Bins:

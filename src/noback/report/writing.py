@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from noback.errors import InputError
+from noback.errors import InputError, NobackError
+from noback.folder import write_whole
 
 
 def check_place(path: Path) -> None:
     """Refuse a place where no file can be."""
     if path.is_dir():
-        raise InputError(f"--out {str(path)!r} is a folder; expected a file's name, such as {str(path / 'report.html')!r}")
+        raise InputError(
+            f"--out {str(path)!r} is a folder; expected a file's name, such as {str(path / 'report.html')!r}"
+        )
     if not path.parent.is_dir():
         raise InputError(f"folder {str(path.parent)!r} of --out does not exist; make it or choose another place")
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_report(path: Path, text: str) -> None:
     """Put the text under its name in one move, so that nobody opens half a report."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    sound = text.encode(errors="replace").decode()  # half a surrogate, which JSON can hold, is no text
     try:
-        with open(temporary, "w", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise InputError(f"cannot write {str(path)!r}: {error.strerror}; choose another place with --out") from None
+        write_whole(path, sound)
+    except NobackError as error:
+        raise InputError(f"{error}; choose another place with --out") from None

@@ -1,0 +1,47 @@
+"""A table that a command left in a folder: `comparison.json` or `epsilon.json`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from noback.errors import DamagedError
+
+
+@dataclass(frozen=True, slots=True)
+class FolderTable:
+    """The rows of such a file, and everything else it says."""
+
+    kind: str
+    path: Path  # the folder
+    rows: list[dict[str, Any]]
+    values: dict[str, Any]
+
+
+def read_table(folder: Path, kind: str) -> FolderTable | None:
+    """The folder's table of this kind, if it has one; what is no such table is refused."""
+    path = folder / f"{kind}.json"
+    if not path.is_file():
+        return None
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DamagedError(f"{str(path)!r} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise DamagedError(f"{str(path)!r} is not JSON ({error}); make it anew") from None
+    rows = values.get("rows") if isinstance(values, dict) else None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise DamagedError(f"{str(path)!r} has no list of rows; expected what `noback` writes there: make it anew")
+    return FolderTable(kind, folder, rows, values)
+
+
+def lead_of(table: FolderTable) -> str:
+    """What was tried, in one line."""
+    config = table.values.get("config")
+    model = config.get("model") if isinstance(config, dict) else None
+    known = {**table.values, "model": model}
+    said = [f"{name} {known[name]}" for name in ("task", "model", "batch") if known.get(name) is not None]
+    counts = [f"{known[name]} {name}" for name in ("steps", "directions") if known.get(name) is not None]
+    return " · ".join(said + counts)

@@ -1,0 +1,95 @@
+"""What was run, what it took, and how to repeat it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from noback.report.blocks import Block, Cell, Command, Section, Table
+from noback.report.command import command_to_repeat
+from noback.report.formats import NOTHING, duration, figure, figure_in, memory, moment, number_in, plain, short
+from noback.report.reading import EMPTY, FINISHED, GOING, ReadRun
+
+_OPTIONS = (
+    ("model", "model"), ("task", "task"), ("data", "data"), ("columns", "columns"), ("shots per label", "shots"),
+    ("objective", "objective"), ("adapter", "adapter"), ("steps", "steps"), ("batch", "batch"), ("lr", "rule.lr"),
+    ("schedule", "rule.schedule"), ("weight decay", "rule.weight_decay"), ("eps", "estimator.eps"),
+    ("directions", "estimator.directions"), ("noise", "noise"), ("type of the weights", "dtype"), ("seed", "seed"),
+    ("seed of the data", "data_seed"),
+)  # fmt: skip
+_LEAD = (("task", "task"), ("model", "model"), ("objective", "objective.kind"), ("adapter", "adapter.kind"))
+
+
+def option_text(value: Any) -> str:
+    """An option as a text: a table by its kind and what stands in it."""
+    if isinstance(value, Mapping):
+        rest = ", ".join(f"{key} {option_text(inner)}" for key, inner in value.items() if key != "kind")
+        kind = str(value.get("kind", ""))
+        return f"{kind} ({rest})" if kind and rest else kind or rest
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return plain(value) if isinstance(value, float) else str(value)
+
+
+def state_sentence(run: ReadRun) -> str:
+    """How far the run has come."""
+    planned = number_in(run.config, "steps")
+    of = f" of {planned:,}" if planned is not None else ""
+    done = f"{len(run.steps):,}"
+    if run.state == EMPTY:
+        return "empty: no step was taken"
+    if run.state == GOING:
+        return f"still going: step {done}{of}"
+    if run.state == FINISHED:
+        seconds = number_in(run.last("result"), "seconds")
+        return f"finished: {done}{of} steps" + (f" in {duration(seconds)}" if seconds is not None else "")
+    return f"stopped at step {done}{of}; go on with: noback resume {run.path}"
+
+
+def lead(run: ReadRun) -> str:
+    """What was run, in one line."""
+    named = [(name, run.option(path)) for name, path in _LEAD]
+    return " · ".join(f"{name} {value}" for name, value in named if value is not None)
+
+
+def setup_section(run: ReadRun, flags: Mapping[str, str], level: int = 2) -> Section:
+    """The options, the versions and the command."""
+    options = [(title, option_text(value)) for title, path in _OPTIONS if (value := run.option(path)) is not None]
+    if run.option("data") is None:
+        options.insert(2, ("data", "embedded in noback"))
+    facts = options + _facts(run)
+    rows = tuple((Cell(title), Cell(text)) for title, text in facts)
+    blocks: tuple[Block, ...] = (Table((), rows, first_is_head=True), Command(command_to_repeat(run.config, flags)))
+    return Section("What was run", blocks, in_summary=True, level=level)
+
+
+def _facts(run: ReadRun) -> list[tuple[str, str]]:
+    start, header = run.last("start"), run.header
+    tuned, began = number_in(start, "tuned"), number_in(start, "time")
+    versions = header.get("versions") or {}
+    found = [
+        ("tuned weights", f"{tuned:,}" if tuned is not None else None),
+        ("began", moment(began) if began is not None else None),
+        ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
+        ("digest of the base weights", header.get("base")), ("digest of the data", header.get("data")),
+    ]  # fmt: skip
+    return [(title, str(text)) for title, text in found if text]
+
+
+def cost_table(run: ReadRun) -> Table | None:
+    """Memory and time; of a run that is not finished, what its last look says."""
+    result, steps = run.last("result"), len(run.steps)
+    seconds = number_in(result, "seconds")
+    if seconds is None:
+        seconds = max((number_in(look, "seconds") or 0.0 for look in run.lines("validation")), default=None)
+    if seconds is None:
+        return None
+    forwards = number_in(result, "forwards")
+    rows = (
+        (Cell("time"), figure(seconds, duration, "seconds")),
+        (Cell("time a step, looks included"), figure(seconds / steps if steps else None, duration, "seconds-a-step")),
+        (Cell("forwards of a batch"), figure(forwards, short, "forwards")),
+        (Cell("peak memory"), figure_in(result, "peak_memory_bytes", memory, "peak-memory")),
+        (Cell("journal"), figure_in(result, "journal_bytes", memory, "journal-bytes")),
+    )
+    return Table((), tuple(row for row in rows if row[1].text != NOTHING), first_is_head=True)
