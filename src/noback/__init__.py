@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from noback.adapters import Full, Head
+    from noback.adapters import Full, Head, Lora, Prefix
     from noback.cli.display import Display
     from noback.config import RunConfig
     from noback.errors import DamagedError, InputError, NobackError
@@ -38,9 +38,11 @@ _ROOMS = {
     "Function": "objectives",
     "Head": "adapters",
     "InputError": "errors",
+    "Lora": "adapters",
     "MacroF1": "objectives",
     "MeZO": "mezo",
     "NobackError": "errors",
+    "Prefix": "adapters",
     "Result": "training",
     "Run": "run",
     "RunConfig": "config",
@@ -65,9 +67,11 @@ __all__ = [
     "Function",
     "Head",
     "InputError",
+    "Lora",
     "MacroF1",
     "MeZO",
     "NobackError",
+    "Prefix",
     "Result",
     "Run",
     "RunConfig",

@@ -69,7 +69,7 @@ def compare(
         "task": config.task,
         "config": dataclasses.replace(config, test_limit=_balanced_size(config)).table(),
         "objectives": list(objectives),
-        "eps": list(eps) or [config.estimator.eps],
+        "eps": list(eps) or [config.eps],
         "steps": config.steps,
         "batch": config.batch,
         "versions": versions(),
@@ -99,7 +99,7 @@ def resume_comparison(
     for number, one in enumerate(plan, start=1):
         if one.name in done:
             continue
-        watcher.note(f"{one.title}, eps {one.config.estimator.eps:g} ({number} of {len(plan)})")
+        watcher.note(f"{one.title}, eps {one.config.eps:g} ({number} of {len(plan)})")
         table["rows"].append(_row(folder, one, _trained(folder, one, watcher, stop)))
         write_whole(folder / FILE, json.dumps(table, indent=1))
     table["finished"] = True
@@ -154,7 +154,7 @@ def _row(folder: Path, one: Compared, result: Result | None) -> dict[str, Any]:
     return {
         "objective": one.title,
         "name": one.name,
-        "eps": one.config.estimator.eps,
+        "eps": one.config.eps,
         **slope_figures([slope for record in steps for slope in record.slopes]),
         "first_loss": looks[0]["objective"],
         "last_loss": looks[-1]["objective"] if result else None,

@@ -44,7 +44,7 @@ class RunConfig:
     micro_batch: int | None = option(None, "examples in one forward; none: the whole batch")
     estimator: TwoSided = option(TwoSided(), "how slopes are measured")
     rule: Sgd = option(Sgd(), "how the weights move")
-    adapter: AnyAdapter = option(Full(), "what is tuned: every weight, with the label words or a fresh head")
+    adapter: AnyAdapter = option(Full(), "what is tuned: the model's weights, or what is put beside them")
     objective: AnyObjective = option(CrossEntropy(), "what a step lowers, or one's own as module:function")
 
     def __post_init__(self) -> None:
@@ -57,6 +57,24 @@ class RunConfig:
             check_seed(name, getattr(self, name), limit)
         one_of("dtype", self.dtype, DTYPES)
         one_of("noise", self.noise, FAMILIES)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Where eps or lr was left to the adapter, its own: what a run writes down has every default spelled out."""
+        if self.estimator.eps is None:
+            object.__setattr__(self, "estimator", dataclasses.replace(self.estimator, eps=self.adapter.usual_eps))
+        if self.rule.lr is None:
+            object.__setattr__(self, "rule", dataclasses.replace(self.rule, lr=self.adapter.usual_lr))
+
+    @property
+    def eps(self) -> float:
+        """How far to either side a loss is taken."""
+        return self.estimator.eps or self.adapter.usual_eps
+
+    @property
+    def lr(self) -> float:
+        """The learning rate."""
+        return self.rule.lr or self.adapter.usual_lr
 
     @property
     def look_every(self) -> int:

@@ -64,7 +64,7 @@ def measure_eps(
 ) -> dict[str, Any]:
     """Slopes and curvature at each eps, saved in a folder; agreement is with the slopes at the configuration's eps."""
     began, watcher, config = time.monotonic(), watcher or Silent(), with_whole_paths(config)
-    reference = config.estimator.eps
+    reference = config.eps
     for value in eps:
         positive("eps", value)
     if len(set(eps)) < len(eps):

@@ -70,7 +70,7 @@ class MeZO:
     @property
     def lr(self) -> float:
         """The learning rate; fixed while a journal is kept, which holds it once for all steps."""
-        return self._rule.lr
+        return self._rule.lr or 0.0
 
     @lr.setter
     def lr(self, value: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from noback.adapters import floating
 from noback.config import RunConfig, config_of, read_config
 from noback.engines import STILL, Engine, Local, Opened, model_limit, open_classifier, open_model
 from noback.errors import DamagedError, InputError
@@ -23,7 +24,7 @@ from noback.snapshot import newest_snapshot
 from noback.tasks import Batch, Drawn, Task, TaskSpec, draw_examples, spec_for
 from noback.values import Estimate, Move, Score, direction_seeds
 from noback.watching import Silent, Watcher
-from noback.weights import Weights
+from noback.weights import Weights, digest, packed, rounded_start, unpacked
 
 _REPLAY_CHUNK = 64  # steps of a replay in one pass over the weights
 
@@ -46,9 +47,11 @@ class Run:
         self.config, self.folder, self.watcher = config, folder, watcher or Silent()
         self._spec = spec or spec_for(config.task, config.columns)
         self.model, self.tokenizer, fresh = self._opened()
+        self.base = digest(floating(self.model))
         for_head = config.adapter.head_seed is not None
         self.task = Task(self._spec, self.tokenizer, model_limit(self.model), for_head=for_head)
-        self.weights = Weights(config.adapter.tuned(self.model, fresh), config.noise)
+        self.weights = Weights(config.adapter.attach(self.model, fresh, config.seed), config.noise)
+        self._begin(None if config.adapter.portable else rounded_start(self.weights.tensors))
         self.engine: Engine = Local(
             self.model,
             self.weights,
@@ -56,7 +59,20 @@ class Run:
             probes_per_pass=config.probes_per_pass,
             micro_batch=config.micro_batch,
         )
-        self.base = self.weights.digest()
+
+    def _begin(self, start: Mapping[str, Tensor] | None) -> None:
+        """Let the weights begin with these; a small adapter's are kept, to come back to without the model's file."""
+        if start is not None:
+            self.weights.load(start)
+        self.start = self.weights.digest()
+        small = 4 * self.weights.size < sum(tensor.numel() for tensor in self.model.parameters())
+        self._start = {name: tensor.clone() for name, tensor in self.weights.tensors.items()} if small else None
+
+    def begin_with(self, contents: Contents) -> None:
+        """Take the start that a journal holds where it cannot be made again; refuse a journal of other weights."""
+        if "start_tensors" in contents.header:
+            self._begin(unpacked(contents.header["start_tensors"]))
+        self._check_base(contents)
 
     def _opened(self) -> Opened:
         """The base model as its folder or the hub gives it, with a fresh head where the adapter asks for one."""
@@ -71,6 +87,8 @@ class Run:
             "config_digest": self.config.digest(),
             "task": self.task.spec.table(),
             "base": self.base,
+            "start": self.start,
+            **({} if self.config.adapter.portable else {"start_tensors": packed(self.weights.tensors)}),
             "data": self.task.digest(),
             "directions": self.config.estimator.directions,
             "versions": versions(),
@@ -138,9 +156,8 @@ class Run:
         """Bring the weights to where `step` steps took them: the newest snapshot or the base, then the journal."""
         found = newest_snapshot(self.folder.snapshots, step) if snapshots else None
         done, tensors = found or (0, None)
-        if tensors is None and self.weights.digest() != self.base:
-            model, _, fresh = self._opened()
-            tensors = self.config.adapter.tuned(model, fresh)
+        if tensors is None and self.weights.digest() != self.start:
+            tensors = self._start or self._attached_anew()
         if tensors is not None:
             self.weights.load(tensors)
         for begin in range(done, step, _REPLAY_CHUNK):
@@ -148,13 +165,23 @@ class Run:
             self.weights.advance([self.move(record) for record in records])
             self.watcher.progress("replaying the journal", begin + len(records), step)
 
-    def check_base(self, contents: Contents) -> None:
+    def _attached_anew(self) -> dict[str, Tensor]:
+        model, _, fresh = self._opened()
+        return self.config.adapter.attach(model, fresh, self.config.seed)
+
+    def _check_base(self, contents: Contents) -> None:
         """Refuse a journal that was made from other weights."""
-        if contents.header["base"] != self.base:
+        header = contents.header
+        if header["base"] != self.base:
             raise DamagedError(
                 f"journal {str(self.folder.journal)!r} was made from other base weights "
-                f"({contents.header['base'][:12]}) than model {self.config.model!r} has ({self.base[:12]}); "
+                f"({header['base'][:12]}) than model {self.config.model!r} has ({self.base[:12]}); "
                 "name the model it was made from with --model"
+            )
+        if header.get("start", self.start) != self.start:
+            raise DamagedError(
+                f"journal {str(self.folder.journal)!r} began with another adapter ({header['start'][:12]}) "
+                f"than the one that is there now ({self.start[:12]}); put the one it began with back"
             )
 
 

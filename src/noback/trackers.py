@@ -118,7 +118,7 @@ class _Trackio:
     def close(self) -> None:
         import trackio
 
-        trackio.finish()  # forgets the run, so that nothing is printed when Python ends
+        trackio.finish()  # type: ignore[no-untyped-call] # forgets the run, so that nothing is printed when Python ends
 
 
 class _Wandb:

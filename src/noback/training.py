@@ -201,7 +201,7 @@ def _begin(run: Run, contents: Contents) -> None:
 def _eps(run: Run, journal: Journal, contents: Contents) -> float:
     """The step's eps; where ties make it grow, that is in the journal before it is used."""
     estimator, changes = run.config.estimator, contents.eps_changes
-    now, since = (changes[-1].eps, changes[-1].step) if changes else (estimator.eps, 0)
+    now, since = (changes[-1].eps, changes[-1].step) if changes else (run.config.eps, 0)
     if estimator.adapt_ties is None:
         return now
     eps = estimator.adapt_ties.next_eps(now, [record.slopes for record in contents.steps[since:]])
@@ -270,7 +270,7 @@ def _journal(run: Run) -> tuple[Journal, Contents]:
     if not path.is_file():
         Journal.create(path, run.header())
     journal, contents = Journal.reopen(path)
-    run.check_base(contents)
+    run.begin_with(contents)
     if (contents.header["data"], contents.header["task"]) != (run.task.digest(), run.task.spec.table()):
         raise InputError(
             f"the data or the task file has changed since run {str(run.folder.path)!r} began; put it back or train anew"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from noback.adapters import Lora
 from noback.config import config_of
 from noback.engines import STILL
 from noback.errors import InputError, NobackError
@@ -45,7 +46,7 @@ def open_run(
         watcher,
         spec_of(contents.header["task"], "journal"),
     )
-    run.check_base(contents)
+    run.begin_with(contents)
     return run, contents
 
 
@@ -105,11 +106,17 @@ def check_target(target: Path) -> None:
         raise InputError(f"{str(target)!r} exists and is not empty; choose another folder")
 
 
-def export(run: Run, target: str | os.PathLike[str]) -> None:
-    """Write the model and its tokenizer as an ordinary Hugging Face folder."""
+def export(run: Run, target: str | os.PathLike[str], *, merge: bool = False) -> None:
+    """Write what was tuned and the tokenizer: a Hugging Face model, an adapter, or a model with the adapter merged."""
     check_target(Path(target))
+    adapter = run.config.adapter
     try:
-        run.model.save_pretrained(target)
+        if merge:
+            if not isinstance(adapter, Lora):
+                raise InputError(f"--merge is for LoRA; a run with adapter {adapter.kind!r} is exported as it is")
+            adapter.merge(run.model).save_pretrained(target)
+        else:
+            adapter.save(run.model, str(target))
         run.tokenizer.save_pretrained(target)
     except OSError as error:
         raise NobackError(f"cannot write to {str(target)!r}: {error.strerror or error}") from None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import math
+import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from noback import directions
-from noback.directions import FAMILIES, Place
+from noback.directions import FAMILIES, Place, tensor_id
 from noback.errors import InputError
 from noback.options import one_of
 from noback.values import Move
@@ -127,11 +129,6 @@ def is_decayed(name: str) -> bool:
     return not any(part in lower for part in ("bias", "norm"))
 
 
-def tensor_id(name: str) -> int:
-    """A tensor's place in the noise: the first 32 bits of BLAKE2s of its name."""
-    return int.from_bytes(hashlib.blake2s(name.encode()).digest()[:4], "little")
-
-
 def digest(tensors: Mapping[str, Tensor]) -> str:
     """BLAKE2b (128 bits) over the tensors in the order of their names."""
     total = hashlib.blake2b(digest_size=16)
@@ -140,6 +137,31 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         total.update(tensor_array(tensor.view(-1)).data)
     return total.hexdigest()
+
+
+def rounded_start(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors at the precision in which a journal keeps a start that cannot be made again: bfloat16."""
+    return {name: tensor.to(torch.bfloat16).to(tensor.dtype) for name, tensor in tensors.items()}
+
+
+def packed(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Small tensors of bfloat16 precision as JSON holds them: shape and compressed bytes."""
+    return {
+        name: {
+            "shape": list(tensor.shape),
+            "bytes": base64.b64encode(zlib.compress(tensor_array(tensor.to(torch.bfloat16)).tobytes(), 9)).decode(),
+        }
+        for name, tensor in sorted(tensors.items())
+    }
+
+
+def unpacked(table: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors that `packed` was given."""
+    found = {}
+    for name, entry in table.items():
+        words = np.frombuffer(zlib.decompress(base64.b64decode(entry["bytes"])), dtype=np.int16).copy()
+        found[name] = torch.from_numpy(words).view(torch.bfloat16).view(entry["shape"])
+    return found
 
 
 def _tensor_ids(names: Mapping[str, Any], identify: Callable[[str], int] = tensor_id) -> dict[str, int]:

@@ -1,52 +1,85 @@
-"""Adapters: what is attached to a model, and which of its tensors are tuned."""
+"""The model's own weights: all of them, or a chosen part."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import ClassVar
+from fnmatch import fnmatchcase
+from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from noback.options import check_seed, option
+from noback.errors import InputError
+from noback.options import option
 
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """Nothing is attached; every floating-point parameter of the model is tuned."""
+    """Nothing is attached; the model's own floating-point parameters are tuned."""
 
     kind: ClassVar[str] = "full"
+    usual_lr: ClassVar[float] = 2e-5
+    usual_eps: ClassVar[float] = 1e-3
+    portable: ClassVar[bool] = True  # whether its start can be made again anywhere, bit for bit
     head_seed: ClassVar[None] = None  # the label words are read at the mask
 
-    def tuned(self, model: nn.Module, _fresh: Collection[str]) -> dict[str, Tensor]:
-        """The tuned tensors by the name they have in the model; a tied one goes by its first name."""
-        return {name: tensor for name, tensor in model.named_parameters() if tensor.is_floating_point()}
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """The architecture's own classification head on the first token, fresh and random, in place of the label words."""
-
-    kind: ClassVar[str] = "head"
-
-    alone: bool = option(False, "tune the head alone; false: the whole model with it")
-    seed: int = option(0, "seed of the fresh head's weights")
+    tune: str = option(
+        "all", "which weights: all, biases, norms, head, last:N layers, or patterns of names such as *.attention.*"
+    )
 
     def __post_init__(self) -> None:
-        check_seed("adapter.seed", self.seed, 2**64)
+        if not self.tune.strip():
+            raise InputError("adapter.tune is empty; expected all, biases, norms, head, last:N or patterns of names")
 
-    @property
-    def head_seed(self) -> int:
-        """The seed of the fresh head."""
-        return self.seed
+    def attach(self, model: Any, _fresh: Collection[str], _seed: int) -> dict[str, Tensor]:
+        """The tuned tensors by the name they have in the model; a tied one goes by its first name."""
+        everything = floating(model)
+        chosen: dict[str, Tensor] = {}
+        for word in (part.strip() for part in self.tune.split(",")):
+            matches = _chooser(word, model, everything)
+            found = {name: tensor for name, tensor in everything.items() if matches(name)}
+            if not found:
+                raise InputError(f"adapter.tune {word!r} matches no weight; the model has {_some(everything)}")
+            chosen |= found
+        return chosen
 
-    def tuned(self, model: nn.Module, fresh: Collection[str]) -> dict[str, Tensor]:
-        """The fresh tensors, or every one."""
-        return {
-            name: tensor
-            for name, tensor in model.named_parameters()
-            if tensor.is_floating_point() and (not self.alone or name in fresh)
-        }
+    def save(self, model: Any, folder: str) -> None:
+        """The whole model as a Hugging Face folder."""
+        model.save_pretrained(folder)
 
 
-AnyAdapter = Full | Head
+def floating(model: Any) -> dict[str, Tensor]:
+    """Every floating-point parameter by its name."""
+    return {name: tensor for name, tensor in model.named_parameters() if tensor.is_floating_point()}
+
+
+def _chooser(word: str, model: Any, names: Collection[str]) -> Callable[[str], bool]:
+    """Whether a weight is meant by a word."""
+    if word == "all":
+        return lambda _: True
+    if word == "biases":
+        return lambda name: name.endswith("bias")
+    if word == "norms":
+        return lambda name: "norm" in name.lower()
+    if word == "head":
+        return lambda name: not name.startswith(f"{model.base_model_prefix}.")
+    last = re.fullmatch(r"last:(\d+)", word)
+    if last:
+        numbers = {layer for layer in map(_layer, names) if layer is not None}
+        least = max(numbers, default=-1) + 1 - int(last[1])
+        if not numbers or least < 0 or int(last[1]) < 1:
+            raise InputError(f"adapter.tune is {word!r}; the model has {len(numbers)} layers")
+        return lambda name: (_layer(name) or 0) >= least and _layer(name) is not None
+    return lambda name: fnmatchcase(name, word)
+
+
+def _layer(name: str) -> int | None:
+    """The number of the layer that a weight belongs to."""
+    found = re.search(r"\.(?:layers?|h|blocks?)\.(\d+)\.", name)
+    return int(found[1]) if found else None
+
+
+def _some(names: Collection[str]) -> str:
+    shown = list(names)
+    return ", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else "")

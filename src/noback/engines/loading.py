@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from noback.directions import drawn
 from noback.embedded import MODELS
 from noback.errors import InputError
 from noback.options import suggestion
-from noback.values import Move, Term
-from noback.weights import DTYPES, Weights
+from noback.weights import DTYPES
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
@@ -87,12 +86,11 @@ def _opened(name: str, dtype: str, architecture: Any, **settings: Any) -> tuple[
 
 def _draw_head(model: Any, fresh: Sequence[str], seed: int) -> None:
     """Matrices from noback's own noise at the model's usual scale; biases and norms stay as the library made them."""
-    matrices = {name: tensor for name, tensor in model.named_parameters() if name in fresh and tensor.dim() > 1}
-    with torch.no_grad():
-        for tensor in matrices.values():
-            tensor.zero_()
-    number = int.from_bytes(hashlib.blake2s(f"head {seed}".encode(), digest_size=8).digest(), "little")
-    Weights(matrices).advance([Move((Term(number, getattr(model.config, "initializer_range", 0.02)),))])
+    scale = getattr(model.config, "initializer_range", 0.02)
+    for name, tensor in model.named_parameters():
+        if name in fresh and tensor.dim() > 1:
+            with torch.no_grad():
+                tensor.copy_(torch.from_numpy(drawn(tuple(tensor.shape), name, f"head {seed}", scale)))
 
 
 def _hub_options(name: str) -> dict[str, Any]:

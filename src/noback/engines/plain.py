@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from noback.directions import Place, philox
+from noback.directions import Place, philox, tensor_id
 from noback.tasks import Batch
 from noback.values import Move
-from noback.weights import Weights, tensor_array, tensor_id
+from noback.weights import Weights, tensor_array
 
 
 class Plain:

@@ -18,14 +18,15 @@ class TwoSided:
 
     kind: ClassVar[str] = "two_sided"
 
-    eps: float = option(1e-3, "how far to either side of the weights a loss is taken")
+    eps: float | None = option(None, "how far to either side a loss is taken; none: 1e-3, with prefix 3e-2")
     directions: int = option(1, "directions a step; each costs two forwards")
     adapt_ties: AdaptTies | None = option(None, "raise eps while too many slopes are zero; none: keep it")
 
     def __post_init__(self) -> None:
-        positive("eps", self.eps)
         whole("directions", self.directions)
-        if self.adapt_ties is not None and self.adapt_ties.largest < self.eps:
+        if self.eps is not None:
+            positive("eps", self.eps)
+        if self.adapt_ties is not None and self.eps is not None and self.adapt_ties.largest < self.eps:
             raise InputError(f"adapt_ties.largest is {self.adapt_ties.largest!r}; expected eps, {self.eps!r}, or more")
 
     @property
@@ -33,12 +34,18 @@ class TwoSided:
         """Forwards of a batch in one step."""
         return 2 * self.directions
 
+    @property
+    def _eps(self) -> float:
+        if self.eps is None:
+            raise InputError("the estimator has no eps; expected a number above zero")
+        return self.eps
+
     def points(self, seeds: Sequence[int]) -> list[Move]:
         """Each direction's two sides, one after the other."""
-        return [Move((Term(seed, side * self.eps),)) for seed in seeds for side in (1.0, -1.0)]
+        return [Move((Term(seed, side * self._eps),)) for seed in seeds for side in (1.0, -1.0)]
 
     def estimate(self, seeds: Sequence[int], losses: Sequence[float]) -> Estimate:
         """The slope of each direction, in the precision that the journal keeps."""
         pairs = list(zip(losses[::2], losses[1::2], strict=True))
-        slopes = tuple(to_float32((plus - minus) / (2.0 * self.eps)) for plus, minus in pairs)
+        slopes = tuple(to_float32((plus - minus) / (2.0 * self._eps)) for plus, minus in pairs)
         return Estimate(to_float32(sum(losses) / len(losses)), tuple(seeds), slopes)

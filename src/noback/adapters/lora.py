@@ -1,0 +1,172 @@
+"""LoRA through PEFT: small matrices beside frozen linears, saved as an ordinary PEFT adapter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from noback.directions import drawn
+from noback.errors import InputError
+from noback.options import option, positive, suggestion, whole
+
+GROUPS = ("attention", "attention+ffn", "all-linear")
+_PREFIX = "base_model.model."  # what PEFT puts before a module's name in an adapter's file
+_FILES = ("adapter_config.json", "adapter_model.safetensors")
+
+
+@dataclass(frozen=True, slots=True)
+class Lora:
+    """w x + (alpha / rank) B A x: A and B are tuned, everything else is frozen, the head included."""
+
+    kind: ClassVar[str] = "lora"
+    usual_lr: ClassVar[float] = 5e-4
+    usual_eps: ClassVar[float] = 1e-3
+    portable: ClassVar[bool] = True  # whether its start can be made again anywhere, bit for bit
+    head_seed: ClassVar[None] = None
+
+    rank: int = option(8, "rows of A and columns of B")
+    alpha: float = option(16.0, "scale: B A is multiplied by alpha / rank")
+    targets: str = option("attention+ffn", "attention, attention+ffn, all-linear, or names of linears: query,value")
+    dropout: float = option(0.0, "dropout before A when trained by back-propagation; forward passes have none")
+    start: str | None = option(None, "an existing PEFT adapter to begin with; its rank, alpha and targets count")
+
+    def __post_init__(self) -> None:
+        whole("adapter.rank", self.rank)
+        positive("adapter.alpha", self.alpha)
+        if not 0 <= self.dropout < 1:
+            raise InputError(f"adapter.dropout is {self.dropout!r}; expected a share from 0 to below 1")
+
+    def attach(self, model: Any, _fresh: Collection[str], seed: int) -> dict[str, Tensor]:
+        """Put A and B beside each target; A by the run's seed, B zero, or both as an existing adapter has them."""
+        peft = _peft()
+        config = self._started(peft) if self.start else self._config(peft, model)
+        for tensor in model.parameters():
+            tensor.requires_grad_(requires_grad=False)
+        try:
+            peft.inject_adapter_in_model(config, model)
+        except ValueError as error:
+            raise InputError(f"the adapter does not fit the model: {str(error).splitlines()[0]}") from None
+        tuned = {name: tensor for name, tensor in model.named_parameters() if ".lora_" in name}
+        if self.start:
+            _load(tuned, Path(self.start))
+        else:
+            _draw(tuned, seed)
+        model.peft_config = {"default": config}
+        return tuned
+
+    def save(self, model: Any, folder: str) -> None:
+        """`adapter_config.json` and `adapter_model.safetensors`, as `PeftModel.from_pretrained` reads them."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        model.peft_config["default"].save_pretrained(folder)
+        tensors = {_saved_name(name): tensor.detach() for name, tensor in model.named_parameters() if ".lora_" in name}
+        save_file(tensors, str(Path(folder) / _FILES[1]), metadata={"format": "pt"})
+
+    def merge(self, model: Any) -> Any:
+        """The model with A and B added into its linears, and no adapter left."""
+        from peft.tuners.lora import LoraLayer
+
+        for name, module in list(model.named_modules()):
+            if isinstance(module, LoraLayer):
+                module.merge()
+                parent, _, child = name.rpartition(".")
+                setattr(model.get_submodule(parent), child, module.get_base_layer())
+        del model.peft_config
+        return model
+
+    def _config(self, peft: Any, model: Any) -> Any:
+        names = self._targets(model)
+        for name in names:
+            width = min(model.get_submodule(name).weight.shape)
+            if self.rank > width:
+                raise InputError(f"adapter.rank is {self.rank}; linear {name!r} is only {width} wide: use a lower rank")
+        return peft.LoraConfig(
+            r=self.rank, lora_alpha=self.alpha, lora_dropout=self.dropout, target_modules=names, bias="none",
+            base_model_name_or_path=model.config.name_or_path, inference_mode=False,
+        )  # fmt: skip
+
+    def _targets(self, model: Any) -> list[str]:
+        """The names of the linears that are meant."""
+        inside = dict(model.base_model.named_modules(prefix=model.base_model_prefix))
+        linears = [name for name, module in inside.items() if _is_linear(module)]
+        attention = [name for name in linears if "attn" in name or "attention" in name]
+        layers = [name for name in linears if any(part.isdecimal() for part in name.split("."))]
+        groups = {"attention": attention, "attention+ffn": layers, "all-linear": linears}
+        if self.targets in groups:
+            return groups[self.targets]
+        found: list[str] = []
+        for word in (part.strip() for part in self.targets.split(",")):
+            matched = [name for name in linears if name == word or name.endswith(f".{word}")]
+            if not matched:
+                known = sorted({name.rpartition(".")[2] for name in linears})
+                raise InputError(
+                    f"adapter.targets {word!r} matches no linear of the model; it has {', '.join(known)} "
+                    f"(or {', '.join(GROUPS)}){suggestion(word, [*known, *GROUPS])}"
+                )
+            found += matched
+        return sorted(set(found))
+
+    def _started(self, peft: Any) -> Any:
+        folder = Path(self.start or "")
+        missing = [name for name in _FILES if not (folder / name).is_file()]
+        if missing:
+            raise InputError(f"adapter folder {str(folder)!r} has no {missing[0]}; expected {' and '.join(_FILES)}")
+        try:
+            config = peft.PeftConfig.from_pretrained(str(folder))
+        except Exception as error:  # noqa: BLE001 (whatever the library raises, the file cannot be used)
+            raise InputError(f"adapter folder {str(folder)!r} cannot be read: {error}") from None
+        if config.peft_type != "LORA":
+            raise InputError(f"adapter folder {str(folder)!r} holds {config.peft_type}; expected a LORA adapter")
+        config.inference_mode = False
+        return config
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ImportError:
+        raise InputError("--adapter lora needs a library that is not here: pip install 'noback[lora]'") from None
+    return peft
+
+
+def _is_linear(module: nn.Module) -> bool:
+    return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+
+
+def _draw(tuned: dict[str, Tensor], seed: int) -> None:
+    """A with PEFT's usual variance, 1 / (3 inputs), from noback's noise; B zero."""
+    for name, tensor in tuned.items():
+        scale = 1 / math.sqrt(3 * tensor.shape[1]) if ".lora_A." in name else 0.0
+        values = drawn(tuple(tensor.shape), name, f"lora {seed}", scale)
+        with torch.no_grad():
+            tensor.copy_(torch.from_numpy(values))
+
+
+def _load(tuned: dict[str, Tensor], folder: Path) -> None:
+    try:
+        stored = load_file(str(folder / _FILES[1]))
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"adapter file {str(folder / _FILES[1])!r} is damaged: {error}") from None
+    expected = {_saved_name(name): tensor for name, tensor in tuned.items()}
+    for name, tensor in expected.items():
+        if name not in stored or stored[name].shape != tensor.shape:
+            what = f"has shape {tuple(stored[name].shape)}" if name in stored else "is missing"
+            raise InputError(
+                f"adapter {str(folder)!r} was made for another model: {name!r} {what}, expected {tuple(tensor.shape)}"
+            )
+        with torch.no_grad():
+            tensor.copy_(stored[name])
+    if set(stored) != set(expected):
+        extra = sorted(set(stored) - set(expected))[0]
+        raise InputError(f"adapter {str(folder)!r} was made for another model: it holds {extra!r}")
+
+
+def _saved_name(name: str) -> str:
+    return _PREFIX + name.replace(".default.", ".")

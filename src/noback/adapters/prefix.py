@@ -1,0 +1,124 @@
+"""Prefix tuning: a few keys and values that every token of every layer may attend to, and nothing else is tuned.
+
+They are put in where a model of the Hugging Face kind computes attention, through the library's attention interface,
+so masked and causal models of any architecture that uses it are served alike.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from noback.errors import InputError
+from noback.options import option, whole
+
+_NAME = "noback_prefix"  # of the attention function
+_KEYS, _VALUES = "prefix_keys", "prefix_values"
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """Keys and values of `tokens` tokens in each layer, begun with those that real tokens have there."""
+
+    kind: ClassVar[str] = "prefix"
+    usual_lr: ClassVar[float] = 5e-2
+    usual_eps: ClassVar[float] = 3e-2
+    portable: ClassVar[bool] = False  # whether its start can be made again anywhere, bit for bit
+    head_seed: ClassVar[None] = None
+
+    tokens: int = option(5, "tokens of the prefix")
+
+    def __post_init__(self) -> None:
+        whole("adapter.tokens", self.tokens)
+
+    def attach(self, model: Any, _fresh: Collection[str], seed: int) -> dict[str, Tensor]:
+        """Give each attention module a prefix; real tokens are drawn from the vocabulary by the run's seed."""
+        for tensor in model.parameters():
+            tensor.requires_grad_(requires_grad=False)
+        for module, (keys, values) in _activations(model, self.tokens, seed):
+            module.register_parameter(_KEYS, nn.Parameter(keys, requires_grad=False))
+            module.register_parameter(_VALUES, nn.Parameter(values, requires_grad=False))
+        _use(model, _NAME)
+        return _prefixes(model)
+
+    def save(self, model: Any, folder: str) -> None:
+        """`prefix.safetensors`, each tensor under its name in the model, and `prefix.json`."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        tensors = {name: tensor.detach() for name, tensor in _prefixes(model).items()}
+        save_file(tensors, str(Path(folder) / "prefix.safetensors"))
+        facts = {"format": "noback prefix 1", "tokens": self.tokens, "base": model.config.name_or_path}
+        (Path(folder) / "prefix.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+
+
+def _prefixes(model: Any) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in model.named_parameters() if name.endswith((_KEYS, _VALUES))}
+
+
+def _activations(model: Any, tokens: int, seed: int) -> list[tuple[nn.Module, tuple[Tensor, Tensor]]]:
+    """The keys and values [heads, tokens, width] that real tokens have in each attention module."""
+    vocabulary = model.get_input_embeddings().num_embeddings
+    ids = np.random.RandomState(seed % 2**32).randint(vocabulary, size=(1, tokens))
+    found: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+
+    def watched(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any) -> Any:
+        found[module] = (key[0].contiguous().clone(), value[0].contiguous().clone())
+        return _plain_attention()(module, query, key, value, mask, **options)
+
+    _register(watched)
+    before = model.config._attn_implementation
+    _use(model, _NAME)
+    try:
+        with torch.inference_mode(mode=False), torch.no_grad():
+            model(input_ids=torch.from_numpy(ids))
+    finally:
+        _use(model, before)
+        _register(_attention)
+    if not found:
+        raise InputError(f"{type(model).__name__} does not compute attention where a prefix can be put in; try LoRA")
+    return list(found.items())
+
+
+def _attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
+) -> Any:
+    """Attention over the prefix and the tokens; a module without a prefix attends to the tokens."""
+    keys, values = getattr(module, _KEYS, None), getattr(module, _VALUES, None)
+    if keys is None or values is None:
+        return _plain_attention()(module, query, key, value, mask, **options)
+    examples, tokens = len(key), keys.shape[1]
+    causal = options.get("is_causal", getattr(module, "is_causal", False))
+    if mask is None and causal and query.shape[2] > 1:
+        mask = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=key.device).tril()[None, None]
+    if mask is not None:
+        mask = F.pad(mask, (tokens, 0), value=True if mask.dtype == torch.bool else 0.0)
+    key = torch.cat([keys[None].expand(examples, -1, -1, -1), key], dim=2)
+    value = torch.cat([values[None].expand(examples, -1, -1, -1), value], dim=2)
+    return _plain_attention()(module, query, key, value, mask, **{**options, "is_causal": False})
+
+
+def _plain_attention() -> Any:
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    return ALL_ATTENTION_FUNCTIONS["sdpa"]
+
+
+def _register(function: Any) -> None:
+    """Make an attention function known to the library, with the masks that its own sdpa takes."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    AttentionInterface.register(_NAME, function)
+    AttentionMaskInterface.register(_NAME, sdpa_mask)
+
+
+def _use(model: Any, name: str) -> None:
+    model.set_attn_implementation(name)
