@@ -338,7 +338,7 @@ def _result(run: Run, contents: Contents, zero_shot: Score, seconds: float) -> R
         forwards=config.steps * config.estimator.forwards,
         seconds=round(seconds, 3),
         journal_bytes=run.folder.journal.stat().st_size,
-        peak_memory_bytes=_peak_memory(),
+        peak_memory_bytes=peak_memory(),
         weights=run.weights.digest(),
         final_weights=final_weights,
         **slope_figures([slope for record in contents.steps for slope in record.slopes]),
@@ -371,7 +371,7 @@ def _mistakes(run: Run, logits: Tensor, gold: Tensor) -> list[dict[str, Any]]:
     ]
 
 
-def _peak_memory() -> int:
+def peak_memory() -> int:
     """The most memory that this process has held; Linux counts it in KiB, macOS in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

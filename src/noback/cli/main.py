@@ -10,7 +10,20 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from noback import __version__
-from noback.cli import compare, epsilon, evaluate, export, journal, predict, replay, report, resume, tasks, train
+from noback.cli import (
+    baseline,
+    compare,
+    epsilon,
+    evaluate,
+    export,
+    journal,
+    predict,
+    replay,
+    report,
+    resume,
+    tasks,
+    train,
+)
 from noback.errors import InputError, NobackError
 
 COMMANDS = {
@@ -19,6 +32,7 @@ COMMANDS = {
     "compare": compare,
     "epsilon": epsilon,
     "report": report,
+    "baseline": baseline,
     "evaluate": evaluate,
     "predict": predict,
     "replay": replay,

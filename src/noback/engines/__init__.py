@@ -5,12 +5,15 @@ from noback.engines.engine import STILL, Engine
 from noback.engines.loading import Opened, keep_freed_memory, model_limit, open_classifier, open_model
 from noback.engines.local import Local
 from noback.engines.plain import Plain
+from noback.engines.readout import HeadLogits, MaskedLabelWords
 
 __all__ = [
     "STILL",
     "Displaced",
     "Engine",
+    "HeadLogits",
     "Local",
+    "MaskedLabelWords",
     "Opened",
     "Plain",
     "TensorNames",

@@ -1,0 +1,164 @@
+"""Baselines: what the same data and the same evaluation give without noback's way of training.
+
+Zero-shot, a linear probe on the features at the mask, and fine-tuning by back-propagation with Adam: the yardsticks,
+each with its memory and time beside it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from noback.config import RunConfig
+from noback.engines import HeadLogits, MaskedLabelWords
+from noback.errors import InputError
+from noback.folder import RunFolder
+from noback.options import one_of, positive
+from noback.run import Run, drawn_data
+from noback.tasks import Batch
+from noback.training import Interrupted, peak_memory, with_whole_paths
+from noback.watching import Silent, Watcher
+
+METHODS = ("zero-shot", "probe", "adam")
+_PENALTIES = (0.01, 0.1, 1.0, 10.0)  # of the probe: 1 / strength, the best by validation
+# Adam's usual learning rate for what is tuned, from a small grid (docs/log.md).
+ADAM_LR = {"full": 1e-4, "head": 1e-4, "lora": 1e-3, "prefix": 1e-2}
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What a baseline reached; accuracies are of the test set."""
+
+    method: str
+    task: str
+    adapter: str
+    zero_shot: float
+    best: float
+    best_step: int
+    validation: float  # the best look's score
+    steps: int
+    forwards: int
+    backwards: int
+    lr: float | None
+    tuned: int
+    seconds: float
+    peak_memory_bytes: int
+
+
+def baseline(
+    config: RunConfig,
+    method: str,
+    *,
+    lr: float | None = None,
+    watcher: Watcher | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Baseline:
+    """Run a baseline on a configuration's data; of its options, `lr` is Adam's and the estimator plays no part."""
+    one_of("method", method, METHODS)
+    config, watcher = with_whole_paths(config), watcher or Silent()
+    drawn = drawn_data(config)
+    run = Run(config, RunFolder("."), watcher)
+    run.task.use(drawn)
+    for note in run.task.notes:
+        watcher.note(note)
+    zero_shot, began = run.score("test"), time.monotonic()
+    found = Baseline(
+        method, run.task.spec.name, config.adapter.kind, zero_shot.accuracy, zero_shot.accuracy, 0,
+        run.score("validation").score, 0, 0, 0, None, 0, 0.0, 0,
+    )  # fmt: skip
+    if method == "probe":
+        found = replace(found, **_probe(run))
+    if method == "adam":
+        rate = lr if lr is not None else ADAM_LR[config.adapter.kind]
+        positive("lr", rate)
+        found = replace(found, **_adam(run, rate, watcher, stop))
+    return replace(found, seconds=round(time.monotonic() - began, 3), peak_memory_bytes=peak_memory())
+
+
+# The linear probe
+
+
+def _probe(run: Run) -> dict[str, Any]:
+    """Logistic regression on the hidden state at the mask (at the first token, for a head)."""
+    try:
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+    except ImportError:
+        raise InputError("a linear probe needs scikit-learn: pip install 'noback[baselines]'") from None
+    sets = {name: _features(run, name) for name in ("train", "validation", "test")}
+    fitted = []
+    for penalty in _PENALTIES:
+        model = make_pipeline(StandardScaler(), LogisticRegression(C=penalty, max_iter=2000))
+        model.fit(*sets["train"])
+        fitted.append((float(model.score(*sets["validation"])), model))
+    validation, best = max(fitted, key=lambda pair: pair[0])
+    features = sets["train"][0].shape[1]
+    return {
+        "best": float(best.score(*sets["test"])),
+        "validation": validation,
+        "forwards": sum(-(-run.task.size(name) // run.config.batch) for name in sets),
+        "tuned": (features + 1) * len(run.task.spec.labels),
+    }
+
+
+@torch.inference_mode()
+def _features(run: Run, name: str) -> tuple[Any, Any]:
+    rows, gold = [], []
+    for batch in run.task.batches(name, run.config.batch):
+        hidden = run.model.base_model(**batch.inputs)[0]
+        rows.append(hidden[torch.arange(len(batch)), batch.mask_positions].float())
+        gold.append(batch.gold)
+    return torch.cat(rows).numpy().astype(np.float64), torch.cat(gold).numpy()
+
+
+# Adam
+
+
+def _adam(run: Run, lr: float, watcher: Watcher, stop: Callable[[], bool]) -> dict[str, Any]:
+    """Adam on the tuned tensors, its learning rate falling to zero in a straight line; the best look is kept."""
+    config = run.config
+    tuned = [tensor for name, tensor in run.model.named_parameters() if name in run.weights.names]
+    for tensor in run.model.parameters():
+        tensor.requires_grad_(requires_grad=False)
+    for tensor in tuned:
+        tensor.requires_grad_()
+    optimizer = torch.optim.Adam(tuned, lr=lr)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=config.steps)
+    best, kept, best_step = run.score("validation"), [tensor.detach().clone() for tensor in tuned], 0
+    for step in range(config.steps):
+        if stop():
+            raise Interrupted("stopped; a baseline keeps nothing")
+        run.model.train()
+        loss = _loss(run, run.batch(step))
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        run.model.eval()
+        watcher.progress("fine-tuning with Adam", step + 1, config.steps)
+        if (step + 1) % config.look_every == 0 or step + 1 == config.steps:
+            score = run.score("validation")
+            if (score.score, -score.loss) > (best.score, -best.loss):
+                best, best_step, kept = score, step + 1, [tensor.detach().clone() for tensor in tuned]
+    with torch.no_grad():
+        for tensor, value in zip(tuned, kept, strict=True):
+            tensor.copy_(value)
+    return {
+        "best": run.score("test").accuracy, "best_step": best_step, "validation": best.score, "steps": config.steps,
+        "forwards": config.steps, "backwards": config.steps, "lr": lr, "tuned": run.weights.size,
+    }  # fmt: skip
+
+
+def _loss(run: Run, batch: Batch) -> Tensor:
+    readout = HeadLogits() if run.task.word_ids is None else MaskedLabelWords(run.model, run.task.word_ids)
+    with readout.reading(batch.mask_positions):
+        logits = readout.label_logits(run.model(**batch.inputs).logits)
+    return F.cross_entropy(logits, batch.gold)
