@@ -1,0 +1,18 @@
+"""Reproduction: a grid of runs, gone through resumably, and its table beside the published one."""
+
+from noback.reproduction.going import estimate, reproduce
+from noback.reproduction.grid import Cell, Grid, Method, grid_of, published, read_grid
+from noback.reproduction.table import markdown, summarised
+
+__all__ = [
+    "Cell",
+    "Grid",
+    "Method",
+    "estimate",
+    "grid_of",
+    "markdown",
+    "published",
+    "read_grid",
+    "reproduce",
+    "summarised",
+]

@@ -1,0 +1,127 @@
+"""Going through a grid: what has ended is kept, what has begun goes on, what cannot run is a named gap."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from noback.baselines import baseline
+from noback.engines import STILL
+from noback.errors import InputError, NobackError
+from noback.folder import RunFolder, write_whole
+from noback.journal import read_journal
+from noback.reproduction.grid import Cell, Grid
+from noback.reproduction.table import markdown, summarised
+from noback.run import Run, drawn_data, versions
+from noback.training import Diverged, Interrupted, resume, train
+from noback.watching import Watcher
+
+FILE = "reproduction.json"
+_STEP, _ADAM_STEP = 2.4, 3.5  # in forwards of the batch: two probes and their noise; a forward and a backward
+
+
+def estimate(grid: Grid, watcher: Watcher) -> dict[str, Any]:
+    """How many forwards the grid takes, and about how long on this machine: each task's forward is timed once."""
+    seconds, forwards, gaps = 0.0, 0, {}
+    for task in grid.tasks:
+        cells = [cell for cell in grid.cells() if cell.task == task]
+        try:
+            each, sizes = _example_seconds(cells[0])
+        except NobackError as error:
+            gaps[task] = str(error)
+            continue
+        for cell in cells:
+            steps = cell.config.steps if cell.method.baseline in (None, "adam") else 0
+            batch = min(cell.config.batch, sizes["train"])
+            cost = _ADAM_STEP if cell.method.baseline == "adam" else _STEP
+            looks = (steps // cell.config.look_every + 1) * sizes["validation"] + 3 * sizes["test"]
+            seconds += each * (steps * batch * cost + (looks if steps else sum(sizes.values())))
+            forwards += steps * (1 if cell.method.baseline == "adam" else cell.config.estimator.forwards)
+        watcher.progress("timing a forward of each task", len(gaps) + 1, len(grid.tasks))
+    return {"cells": len(grid.cells()), "forwards": forwards, "seconds": round(seconds), "gaps": gaps}
+
+
+def _example_seconds(cell: Cell) -> tuple[float, dict[str, int]]:
+    """Seconds of an example's forward, and the sizes of the three sets."""
+    drawn = drawn_data(cell.config)
+    run = Run(cell.config, RunFolder("."))
+    run.task.use(drawn)
+    batch = run.batch(0)
+    times = []
+    for _ in range(3):
+        began = time.perf_counter()
+        run.engine.score(batch, [STILL])
+        times.append(time.perf_counter() - began)
+    return min(times) / len(batch), {name: run.task.size(name) for name in ("train", "validation", "test")}
+
+
+def reproduce(
+    grid: Grid, folder: Path, *, watcher: Watcher, stop: Callable[[], bool] = lambda: False
+) -> dict[str, Any]:
+    """Run every cell that has not ended, and write the table after each."""
+    cells, began = grid.cells(), time.monotonic()
+    table = _begun(grid, folder)
+    (folder / "cells").mkdir(exist_ok=True)
+    for number, cell in enumerate(cells, start=1):
+        done = folder / "cells" / f"{cell.name}.json"
+        if not done.is_file():
+            watcher.note(f"{cell.name} ({number} of {len(cells)})")
+            write_whole(done, json.dumps(_finished(cell, folder, watcher, stop), indent=1))
+        table["cells"][cell.name] = json.loads(done.read_text(encoding="utf-8"))
+        table["seconds"] = round(sum(one.get("seconds", 0.0) for one in table["cells"].values()), 1)
+        table["rows"] = summarised(grid, table["cells"])
+        write_whole(folder / FILE, json.dumps(table, indent=1))
+        write_whole(folder / "table.md", markdown(table["rows"], grid))
+    table["wall_seconds"] = round(time.monotonic() - began, 1)
+    return {"folder": str(folder), **table}
+
+
+def _begun(grid: Grid, folder: Path) -> dict[str, Any]:
+    """The reproduction's own file; a folder that holds another grid is refused."""
+    plan = json.loads(json.dumps(dataclasses.asdict(grid)))
+    found = folder / FILE
+    if found.is_file():
+        before = json.loads(found.read_text(encoding="utf-8"))
+        if before.get("grid") != plan:
+            raise InputError(f"{str(folder)!r} holds the reproduction of another grid; choose another --out")
+    elif folder.exists() and any(folder.iterdir()):
+        raise InputError(f"folder {str(folder)!r} is not empty and holds no reproduction; choose another --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    table = {"kind": "reproduction", "grid": plan, "versions": versions(), "cells": {}, "rows": []}
+    if not found.is_file():
+        write_whole(found, json.dumps(table, indent=1))
+    return table
+
+
+def _finished(cell: Cell, folder: Path, watcher: Watcher, stop: Callable[[], bool]) -> dict[str, Any]:
+    """What a cell gave; where it could not run, the sentence that says why."""
+    try:
+        if cell.method.baseline is not None:
+            found = baseline(cell.config, cell.method.baseline, lr=cell.lr, watcher=watcher, stop=stop)
+            return {"validation": found.validation, "test": found.best, **_cost(dataclasses.asdict(found))}
+        return _trained(cell, folder / "runs" / cell.name, watcher, stop)
+    except Interrupted:
+        raise Interrupted(f"stopped; nothing is lost: the same command with --out {folder} goes on") from None
+    except (InputError, Diverged) as error:
+        watcher.note(f"{cell.name}: {error}")
+        return {"gap": str(error)}
+
+
+def _trained(cell: Cell, path: Path, watcher: Watcher, stop: Callable[[], bool]) -> dict[str, Any]:
+    begun = RunFolder(path).config.is_file()
+    result = resume(path, watcher=watcher, stop=stop) if begun else train(cell.config, path, watcher=watcher, stop=stop)
+    best = read_journal(RunFolder(path).journal).best()
+    return {
+        "validation": best.score if best else 0.0,
+        "test": result.best,
+        "verdict": result.verdict,
+        **_cost(dataclasses.asdict(result)),
+    }
+
+
+def _cost(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: values[key] for key in ("zero_shot", "forwards", "seconds", "peak_memory_bytes")}

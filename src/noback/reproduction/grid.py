@@ -1,0 +1,135 @@
+"""The grid of a reproduction: methods x tasks x shots x seeds x learning rates, from a short TOML file."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from noback.baselines import METHODS as BASELINES
+from noback.config import RunConfig, config_of, read_config
+from noback.errors import InputError
+from noback.options import suggestion, whole
+
+_KEYS = ("about", "model", "data", "tasks", "shots", "seeds", "test_limit", "methods")
+_METHOD_KEYS = ("name", "baseline", "lrs", "options")
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A row of the table: a way of training and the learning rates that are tried."""
+
+    name: str
+    baseline: str | None  # zero-shot, probe or adam; None: noback's own training
+    lrs: tuple[float | None, ...]
+    options: Mapping[str, Any]  # as in run.toml
+
+    @property
+    def trains(self) -> bool:
+        """Whether its result depends on the training examples."""
+        return self.baseline != "zero-shot"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run of the grid."""
+
+    name: str
+    method: Method
+    task: str
+    shots: int
+    seed: int
+    lr: float | None
+    config: RunConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Everything that a reproduction is to run."""
+
+    about: str
+    model: str
+    data: str
+    tasks: tuple[str, ...]
+    shots: tuple[int, ...]
+    seeds: tuple[int, ...]
+    test_limit: int
+    methods: tuple[Method, ...]
+
+    def cells(self) -> list[Cell]:
+        """Every run, the quick ones of a task first."""
+        return [
+            self._cell(method, task, shots, seed, lr)
+            for task in self.tasks
+            for method in self.methods
+            for shots in (self.shots if method.trains else self.shots[:1])
+            for seed in (self.seeds if method.trains else self.seeds[:1])
+            for lr in method.lrs
+        ]
+
+    def _cell(self, method: Method, task: str, shots: int, seed: int, lr: float | None) -> Cell:
+        table: dict[str, Any] = {
+            **method.options, "model": self.model, "task": task, "data": str(Path(self.data) / task), "shots": shots,
+            "seed": seed, "data_seed": seed, "test_limit": self.test_limit,
+        }  # fmt: skip
+        config = config_of(table)
+        if lr is not None:
+            config = dataclasses.replace(config, rule=dataclasses.replace(config.rule, lr=lr))
+        rate = "" if lr is None else f"-lr{lr:g}"
+        slug = "".join(letter if letter.isalnum() else "-" for letter in method.name.lower()).strip("-")
+        return Cell(f"{task}-k{shots}-seed{seed}-{slug}{rate}", method, task, shots, seed, lr, config)
+
+
+def read_grid(path: Path, *, model: str | None = None, data: str | None = None) -> Grid:
+    """A grid from its TOML file; `model` and `data` take the place of the file's own."""
+    return grid_of({**read_config(path), **({"model": model} if model else {}), **({"data": data} if data else {})})
+
+
+def grid_of(table: Mapping[str, Any]) -> Grid:
+    """A grid from its table; a missing or unknown entry is named."""
+    _check_keys(table, _KEYS, "the grid")
+    for key in ("tasks", "shots", "seeds", "methods"):
+        if not isinstance(table.get(key), list) or not table[key]:
+            raise InputError(f"entry {key!r} of the grid is {table.get(key)!r}; expected a list that is not empty")
+    for number in table["shots"]:
+        whole("shots", number)
+    grid = Grid(
+        about=str(table.get("about", "")),
+        model=str(table.get("model", "mini")),
+        data=str(table.get("data", "data")),
+        tasks=tuple(table["tasks"]),
+        shots=tuple(table["shots"]),
+        seeds=tuple(table["seeds"]),
+        test_limit=int(table.get("test_limit", 1000)),
+        methods=tuple(_method(entry) for entry in table["methods"]),
+    )
+    names = [cell.name for cell in grid.cells()]  # refuses options that do not exist
+    if len(set(names)) < len(names):
+        raise InputError("the grid names a method, task, seed or learning rate twice; expected each once")
+    return grid
+
+
+def _method(entry: Any) -> Method:
+    if not isinstance(entry, Mapping) or "name" not in entry:
+        raise InputError(f"a method of the grid is {entry!r}; expected a table with a name")
+    _check_keys(entry, _METHOD_KEYS, f"method {entry['name']!r}")
+    baseline = entry.get("baseline")
+    if baseline is not None and baseline not in BASELINES:
+        raise InputError(f"baseline of method {entry['name']!r} is {baseline!r}; expected {', '.join(BASELINES)}")
+    lrs = entry.get("lrs") or [None]
+    return Method(str(entry["name"]), baseline, tuple(lrs), dict(entry.get("options", {})))
+
+
+def _check_keys(table: Mapping[str, Any], known: tuple[str, ...], what: str) -> None:
+    for key in table:
+        if key not in known:
+            raise InputError(f"{what} has an unknown entry {key!r}{suggestion(key, known)}")
+
+
+def published() -> dict[str, Any]:
+    """The published table: method -> shots -> task -> [mean, standard deviation]."""
+    found: dict[str, Any] = tomllib.loads((Path(__file__).parent / "published.toml").read_text(encoding="utf-8"))
+    return found

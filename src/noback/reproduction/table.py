@@ -1,0 +1,76 @@
+"""The table of a reproduction: the best lr by validation, mean (std) over seeds, beside the published figures."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from noback.reproduction.grid import Grid, Method, published
+
+
+def summarised(grid: Grid, cells: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One row a method and number of shots, one entry a task: its accuracy over the seeds, or its gap by name."""
+    rows = []
+    for method in grid.methods:
+        for shots in grid.shots if method.trains else grid.shots[:1]:
+            entries = {task: _entry(grid, cells, method, task, shots) for task in grid.tasks}
+            rows.append({"method": method.name, "shots": shots if method.trains else 0, "tasks": entries})
+    return rows
+
+
+def _entry(grid: Grid, cells: Mapping[str, Mapping[str, Any]], method: Method, task: str, shots: int) -> dict[str, Any]:
+    """Mean and deviation in percent over the seeds that have ended; what is missing is said."""
+    scores, chosen, gaps = [], [], []
+    for seed in grid.seeds if method.trains else grid.seeds[:1]:
+        tried = [
+            (cell, cells.get(cell.name))
+            for cell in grid.cells()
+            if (cell.method, cell.task, cell.shots, cell.seed) == (method, task, shots, seed)
+        ]
+        ended = [(cell, found) for cell, found in tried if found is not None and "gap" not in found]
+        gaps += [str(found["gap"]) for _, found in tried if found is not None and "gap" in found]
+        if ended:
+            cell, found = max(ended, key=lambda pair: float(pair[1]["validation"]))
+            scores.append(100 * float(found["test"]))
+            chosen.append(cell.lr)
+        elif any(found is None for _, found in tried):
+            gaps.append("not run yet")
+    entry: dict[str, Any] = {"seeds": len(scores), "lrs": chosen}
+    if scores:
+        entry["mean"] = round(statistics.mean(scores), 2)
+        entry["std"] = round(statistics.stdev(scores), 2) if len(scores) > 1 else None
+    if gaps:
+        entry["gap"] = gaps[0]
+    known = published().get(method.name, {}).get(str(shots if method.trains else 0), {}).get(task)
+    if known:
+        entry["published"] = known
+    return entry
+
+
+def markdown(rows: Sequence[Mapping[str, Any]], grid: Grid) -> str:
+    """The table as text: ours, and the published figure in brackets."""
+    heads = ["method", "k", *grid.tasks]
+    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    notes: dict[str, str] = {}
+    for row in rows:
+        cells = [_text(row["tasks"][task], notes) for task in grid.tasks]
+        lines.append(f"| {' | '.join([row['method'], str(row['shots'] or '-'), *cells])} |")
+    source = published()["model"]
+    caption = (
+        f"{grid.model}: accuracy in percent, mean (standard deviation) over seeds {', '.join(map(str, grid.seeds))}; "
+        f"in brackets the published figure for {source} (100,000 steps, five seeds)."
+    )
+    listed = [f"- {mark}: {text}" for text, mark in notes.items()]
+    return "\n".join([caption, "", *lines, *([""] if listed else []), *listed]) + "\n"
+
+
+def _text(entry: Mapping[str, Any], notes: dict[str, str]) -> str:
+    parts = []
+    if "mean" in entry:
+        parts.append(f"{entry['mean']:.1f}" + (f" ({entry['std']:.1f})" if entry.get("std") is not None else ""))
+    if "gap" in entry:
+        parts.append(notes.setdefault(entry["gap"], f"gap {len(notes) + 1}"))
+    if "published" in entry:
+        parts.append(f"[{entry['published'][0]:.1f}]")
+    return " ".join(parts)
