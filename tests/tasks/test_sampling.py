@@ -146,6 +146,13 @@ def test_a_third_of_a_single_file_is_the_test_set(one_file, reviews_spec):
     assert len(drawn(one_file, reviews_spec)["test"]) == 20
 
 
+def test_the_test_set_of_a_single_file_leaves_half_of_a_rare_label_to_training(reviews_spec):
+    pool = [Example((f"text {number}",), int(number < 12)) for number in range(120)]
+    splits = drawn({"whole": pool}, reviews_spec, shots=3)
+    assert Counter(example.gold for example in splits["test"]) == {0: 34, 1: 6}
+    assert Counter(example.gold for example in splits["train"]) == {0: 3, 1: 3}
+
+
 def test_the_test_set_of_a_single_file_is_balanced_by_label(reviews_spec):
     found = {"train": examples("train", 40, 20)}
     assert labels(drawn(found, reviews_spec)["test"]) == {0: 10, 1: 10}

@@ -56,7 +56,7 @@ def draw_test(found: Splits, limit: int, notes: list[str]) -> tuple[list[Example
     """The test set, and what is left for training."""
     if len(found) == 1:
         (pool,) = found.values()
-        test = balanced(shuffled(pool, _TEST_SEED), min(limit, max(len(pool) // 3, 1)))
+        test = balanced(_half(shuffled(pool, _TEST_SEED)), min(limit, max(len(pool) // 3, 1)))
         taken = set(map(id, test))
         notes.append(f"there is one file only: {len(test)} examples of it, by seed {_TEST_SEED}, are the test set")
         return test, [example for example in pool if id(example) not in taken]
@@ -88,6 +88,17 @@ def balanced(examples: list[Example], size: int) -> list[Example]:
         turn[example.gold] += 1
     chosen = sorted(position for _, position in sorted(order)[:size])
     return [examples[position] for position in chosen]
+
+
+def _half(examples: list[Example]) -> list[Example]:
+    """The first half of each label's examples: a balanced test set leaves a rare label's other half to training."""
+    left = {gold: max(count // 2, 1) for gold, count in Counter(example.gold for example in examples).items()}
+    taken = []
+    for example in examples:
+        if left[example.gold]:
+            left[example.gold] -= 1
+            taken.append(example)
+    return taken
 
 
 def check_labels(name: str, examples: list[Example], spec: TaskSpec) -> None:
