@@ -1,0 +1,89 @@
+"""Baselines: the same data and evaluation by other means."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from noback import Full, Head, InputError, Lora, Prefix, RunConfig, Sgd, baselines
+from noback.baselines import ADAM_LR, baseline
+from noback.folder import RunFolder
+from noback.run import Run, drawn_data
+
+
+@pytest.fixture
+def config(tiny_folder, data_folder):
+    return RunConfig(model=str(tiny_folder), data=str(data_folder), steps=30, batch=8, eval_every=5)
+
+
+def test_zero_shot_is_the_base_models_score(config):
+    found = baseline(config, "zero-shot")
+    run = Run(config, RunFolder("."))
+    run.task.use(drawn_data(config))
+    assert found.best == found.zero_shot == run.score("test").accuracy
+    assert (found.steps, found.forwards, found.backwards) == (0, 0, 0)
+
+
+def ready(config):
+    run = Run(config, RunFolder("."))
+    run.task.use(drawn_data(config))
+    return run
+
+
+def test_a_linear_probe_reads_the_features_at_the_mask(config):
+    run = ready(config)
+    features, gold = baselines._features(run, "test")
+    batch = next(run.task.batches("test", 8))
+    with torch.no_grad():
+        hidden = run.model.roberta(**batch.inputs).last_hidden_state[range(8), batch.mask_positions]
+    torch.testing.assert_close(torch.from_numpy(features).float(), hidden)
+    assert gold.tolist() == batch.gold.tolist()
+    found = baseline(config, "probe")
+    assert found.tuned == 17 * 2
+    assert found.best >= 0.5
+
+
+@pytest.mark.parametrize("adapter", [Full(), Lora(rank=4), Prefix(tokens=3), Head(), Full("biases")], ids=str)
+def test_adam_lowers_the_loss_of_what_the_adapter_tunes(config, adapter):
+    run = ready(dataclasses.replace(config, adapter=adapter, steps=60))
+    before = run.score("train").loss
+    found = baselines._adam(run, 30 * ADAM_LR[adapter.kind], run.watcher, lambda: False)
+    assert run.score("train").loss < before - 2e-4
+    assert (found["backwards"], found["tuned"]) == (60, run.weights.size)
+
+
+def test_adam_leaves_frozen_weights_alone_and_keeps_the_best_look(config):
+    run = Run(dataclasses.replace(config, adapter=Lora(rank=2)), RunFolder("."))
+    run.task.use(drawn_data(config))
+    frozen = {n: t.detach().clone() for n, t in run.model.named_parameters() if n not in run.weights.names}
+    found = baselines._adam(run, 1e-2, run.watcher, lambda: False)
+    assert all(torch.equal(frozen[name], run.model.get_parameter(name)) for name in frozen)
+    assert run.weights.digest() != run.start or found["best_step"] == 0
+    assert run.score("validation").score == found["validation"]
+
+
+def test_a_method_or_a_rate_that_makes_no_sense_is_refused(config):
+    with pytest.raises(InputError, match="did you mean 'adam'"):
+        baseline(config, "adan")
+    with pytest.raises(InputError, match="lr is 0"):
+        baseline(config, "adam", lr=0.0)
+
+
+def test_the_command_prints_json_and_text(config, noback):
+    import json
+
+    flags = ("--model", config.model, "--data", config.data, "--batch", 8, "--steps", 3)
+    code, out, err = noback("baseline", "adam", *flags, "--lr", "1e-3", "--json")
+    assert code == 0, err
+    assert json.loads(out)["lr"] == 1e-3
+    code, out, _ = noback("baseline", "zero-shot", *flags)
+    assert code == 0
+    assert "zero-shot: test accuracy" in out
+    code, _, err = noback("baseline", "probes", *flags)
+    assert (code, "did you mean 'probe'" in err) == (2, True)
+
+
+def test_the_rule_of_a_configuration_plays_no_part(config):
+    """Adam's lr is its own: a configuration's lr is that of forward passes."""
+    found = baseline(dataclasses.replace(config, rule=Sgd(lr=123.0), steps=1), "adam")
+    assert found.lr == ADAM_LR["full"]
