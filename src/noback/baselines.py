@@ -20,10 +20,11 @@ from noback.config import RunConfig
 from noback.engines import HeadLogits, MaskedLabelWords
 from noback.errors import InputError
 from noback.folder import RunFolder
+from noback.memory import forget_peak, peak_memory
 from noback.options import one_of, positive
 from noback.run import Run, drawn_data
 from noback.tasks import Batch
-from noback.training import Interrupted, peak_memory, with_whole_paths
+from noback.training import Interrupted, with_whole_paths
 from noback.watching import Silent, Watcher
 
 METHODS = ("zero-shot", "probe", "adam")
@@ -64,6 +65,7 @@ def baseline(
     one_of("method", method, METHODS)
     config, watcher = with_whole_paths(config), watcher or Silent()
     drawn = drawn_data(config)
+    forget_peak()
     run = Run(config, RunFolder("."), watcher)
     run.task.use(drawn)
     for note in run.task.notes:

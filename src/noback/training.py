@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import resource
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +21,7 @@ from noback.errors import InputError, NobackError
 from noback.folder import RunFolder, next_folder
 from noback.health import DOMINATED, ENOUGH_STEPS, agreement_figures, slope_figures, tie_advice, verdict
 from noback.journal import Contents, EpsChange, Journal, StepRecord, rounded
+from noback.memory import forget_peak, peak_memory
 from noback.objectives import Function, ObjectiveError
 from noback.run import Measured, Run, drawn_data, recorded_config
 from noback.snapshot import prune_snapshots, save_snapshot
@@ -88,6 +87,7 @@ def train(
     if isinstance(config.objective, Function):
         config.objective.check()
     drawn = drawn_data(config)  # before the model is opened: what is wrong with the data shows at once
+    forget_peak()
     run = Run(config, folder, watcher)
     run.task.use(drawn)
     folder.create(config.toml())
@@ -107,6 +107,7 @@ def resume(
     config = recorded_config(folder)
     with folder.locked(), _saying_how_to_go_on(folder):
         drawn = drawn_data(config)
+        forget_peak()
         run = Run(config, folder, watcher)
         run.task.use(drawn)
         return _loop(run, stop, health_every)
@@ -369,12 +370,6 @@ def _mistakes(run: Run, logits: Tensor, gold: Tensor) -> list[dict[str, Any]]:
         }
         for index in sorted(wrong, key=lambda index: -float(chances[index]))[:_MISTAKES]
     ]
-
-
-def peak_memory() -> int:
-    """The most memory that this process has held; Linux counts it in KiB, macOS in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def with_whole_paths(config: RunConfig) -> RunConfig:

@@ -20,6 +20,14 @@ CONFIG = {
     "adapter": {"kind": "full"}, "objective": {"kind": "cross_entropy"},
 }  # fmt: skip
 LABELS = ["terrible", "great"]
+GRID = {
+    "about": "a <small> grid", "model": "mini", "data": "data", "tasks": ["sst2", "rte"], "shots": [16],
+    "seeds": [13, 21, 42], "test_limit": 500,
+    "methods": [
+        {"name": "zero-shot", "baseline": "zero-shot", "lrs": [None], "options": {}},
+        {"name": "MeZO", "baseline": None, "lrs": [1e-05, 3e-05], "options": {"steps": 100, "adapter": "lora"}},
+    ],
+}  # fmt: skip
 TOML = """
 model = "mini"
 task = "reviews"
@@ -130,6 +138,33 @@ def write_lines(path: Path, lines: list[dict]) -> None:
 
 def raised_eps() -> tuple[EpsChange, ...]:
     return (EpsChange(16, 0.002), EpsChange(32, 0.004))
+
+
+def write_reproduction(folder: Path, *, gap="no data", tasks=("sst2", "rte"), method="MeZO") -> Path:
+    """A reproduction whose second task is a gap in every cell."""
+    slug = "".join(letter if letter.isalnum() else "-" for letter in method.lower()).strip("-")
+    ends = [f"seed{seed}-{slug}-lr{lr}" for seed in (13, 21, 42) for lr in ("1e-05", "3e-05")]
+    cost = {"validation": 0.5, "test": 0.5, "zero_shot": 0.5}
+    cells = {f"{tasks[0]}-k16-seed13-zero-shot": {**cost, "forwards": 10, "seconds": 2.0, "peak_memory_bytes": 999}}
+    for place, end in enumerate(ends):
+        more = {"forwards": 200, "seconds": 10.5, "peak_memory_bytes": 1_000_000 + place, "verdict": "learning"}
+        cells[f"{tasks[0]}-k16-{end}"] = {**cost, **more}
+    cells |= {f"{tasks[1]}-k16-{end}": {"gap": gap} for end in ("seed13-zero-shot", *ends)}
+    none = {"seeds": 0, "lrs": [], "gap": gap}
+    rows = [
+        {"method": "zero-shot", "shots": 0, "tasks": {
+            tasks[0]: {"seeds": 1, "lrs": [None], "mean": 50.0, "std": None, "published": [79.0]},
+            tasks[1]: {**none, "published": [51.4]}}},
+        {"method": method, "shots": 16, "tasks": {
+            tasks[0]: {"seeds": 3, "lrs": [1e-05, 3e-05, 1e-05], "mean": 61.53, "std": 6.07, "published": [90.5, 1.2]},
+            tasks[1]: {**none, "published": [64.0, 3.3]}}},
+    ]  # fmt: skip
+    grid = {**GRID, "tasks": list(tasks), "methods": [GRID["methods"][0], {**GRID["methods"][1], "name": method}]}
+    values = {"kind": "reproduction", "grid": grid, "versions": {"noback": "0.1.0", "torch": "2.13.0"}}
+    folder.mkdir(parents=True)
+    values |= {"cells": cells, "rows": rows, "seconds": 65.0}
+    (folder / "reproduction.json").write_text(json.dumps(values))
+    return folder
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from noback.journal import read_journal
-from tests.report.conftest import LABELS, metrics_of, raised_eps, write_lines
+from tests.report.conftest import LABELS, metrics_of, raised_eps, write_lines, write_reproduction
 
 EVIL = '<script>window.broken = 1</script><img src=x onerror="window.broken = 1">'
 DRAWN = "[...document.querySelectorAll('.chart')].every(chart => chart.querySelector('.main-svg'))"
@@ -196,3 +196,17 @@ def test_the_labels_are_named_beside_their_answers(finished, opened):
     page = opened(finished / "report.html")
     section = page.locator("section", has=page.locator('[data-figure="confusion-0-0"]'))
     assert section.locator("tbody th").all_inner_texts() == LABELS
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_reproduction_fits_a_phone_and_keeps_its_methods_in_sight(make_report, opened, tmp_path, scheme):
+    tasks = ("sst2", EVIL)
+    folder = write_reproduction(tmp_path / "grid", gap="no-place-to-break-" * 20 + EVIL, tasks=tasks)
+    make_report(folder)
+    page = opened(folder / "report.html", viewport={"width": 375, "height": 800}, color_scheme=scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") == 375
+    assert page.evaluate("window.broken") is None
+    assert page.locator('[data-figure="MeZO-16-sst2"]').inner_text() == "61.5 (6.1)"
+    assert plotted(page, "task-0")[1]["x"] == [79.0, 90.5]
+    page.evaluate("document.querySelector('.scroll').scrollLeft = 60")
+    assert page.locator("th", has_text="MeZO").first.bounding_box()["x"] == 16

@@ -35,6 +35,7 @@ class Probes:
         self._rows = rows
         self._units = [*_units(model, self._names)]
         self._units += [module for module in rows if module not in self._units]
+        self._always = [*rows, *(module for module in self._units if is_lora(module))]
         self._points: Sequence[Move] = ()
         self._examples = 0
         self._moving = False
@@ -47,7 +48,7 @@ class Probes:
         self._points, self._examples = points, examples
         self._moving = any(point.terms for point in points)
         with ExitStack() as stack:
-            for module in self._units if self._moving else self._rows:
+            for module in self._units if self._moving else self._always:
                 stack.enter_context(replaced_forward(module, self._forward_of(module)))
             if self._watch is None or not self._moving:
                 yield
@@ -59,6 +60,8 @@ class Probes:
     def _forward_of(self, module: nn.Module) -> Forward:
         if is_plain(module, nn.Linear):
             return partial(self._linear, module)
+        if is_lora(module):
+            return partial(self._lora, module)
         if is_plain(module, nn.Embedding) and module.max_norm is None:
             return partial(self._embedding, module)
         return partial(self._split, module, module.forward)
@@ -76,6 +79,23 @@ class Probes:
         weight = self._weights.perturbed(self._names[module.weight], self._points, rows)
         y = _products(x.reshape(len(self._points), -1, x.shape[-1]), weight, bias)
         return y.view(*x.shape[:-1], y.shape[-1])
+
+    def _lora(self, module: Any, x: Tensor) -> Tensor:
+        """Each probe's B A is added to the frozen weight, which costs less than a pass over the activations."""
+        base, probes = module.base_layer, len(self._points)
+        down, up = (self._seen(part["default"].weight) for part in (module.lora_A, module.lora_B))
+        frozen = base.weight.expand(probes, -1, -1)
+        weight = torch.baddbmm(frozen, up, down, alpha=module.scaling["default"])
+        x = self._spread(x)
+        bias = None if base.bias is None else base.bias.expand(probes, 1, -1)
+        y = _products(x.reshape(probes, -1, x.shape[-1]), weight, bias)
+        return y.view(*x.shape[:-1], y.shape[-1])
+
+    def _seen(self, tensor: Tensor) -> Tensor:
+        """[points, *shape]"""
+        if self._moves(tensor):
+            return self._weights.perturbed(self._names[tensor], self._points)
+        return tensor.detach().expand(len(self._points), *tensor.shape)
 
     def _bias(self, bias: Tensor, rows: Tensor | None) -> Tensor:
         """[points, 1, outputs]"""
@@ -172,6 +192,23 @@ def is_plain(module: nn.Module, kind: type[M]) -> TypeGuard[M]:
     return isinstance(module, kind) and type(module).forward is kind.forward and "forward" not in module.__dict__
 
 
+def is_lora(module: nn.Module) -> bool:
+    """Whether a module is PEFT's LoRA over a plain float32 linear, with one adapter and nothing else.
+
+    In bfloat16 a sum of the weight and B A would round most of B A away, so there PEFT's own forward runs.
+    """
+    base = getattr(module, "base_layer", None)
+    if not (isinstance(base, nn.Linear) and is_plain(base, nn.Linear) and base.weight.dtype == torch.float32):
+        return False
+    names = ("lora_A", "lora_B", "lora_dropout", "scaling", "lora_magnitude_vector", "merged_adapters")
+    if not all(hasattr(module, name) for name in names) or "forward" in module.__dict__:
+        return False
+    parts = {name: getattr(module, name) for name in names}
+    alone = all(list(parts[name]) == ["default"] for name in ("lora_A", "lora_B", "lora_dropout", "scaling"))
+    idle = not parts["lora_magnitude_vector"] and not parts["merged_adapters"]
+    return alone and idle and isinstance(parts["lora_dropout"]["default"], nn.Identity)
+
+
 def _units(module: nn.Module, names: TensorNames) -> Iterator[nn.Module]:
     """The topmost modules that own a tuned tensor themselves."""
     seen: set[int] = set()
@@ -180,7 +217,8 @@ def _units(module: nn.Module, names: TensorNames) -> Iterator[nn.Module]:
         if id(part) in seen:
             return
         seen.add(id(part))
-        if any(tensor is not None and tensor in names for tensor in part._parameters.values()):
+        tuned = part._parameters.values() if not is_lora(part) else part.parameters()
+        if any(tensor is not None and tensor in names for tensor in tuned):
             yield part
             return
         for child in part.children():

@@ -15,6 +15,7 @@ class Cell:
     name: str = ""
     share: float | None = None  # how strongly the cell is tinted, 0 to 1; None: it is not
     numeric: bool = False
+    beneath: tuple[Cell, ...] = ()  # quieter lines under the text
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,8 @@ def _table(table: Table) -> str:
 
 
 def _row(cells: tuple[Cell, ...] | list[Cell]) -> str:
-    return "| " + " | ".join(escaped(cell.text) for cell in cells) + " |"
+    texts = (" · ".join(one.text for one in (cell, *cell.beneath) if one.text) for cell in cells)
+    return "| " + " | ".join(map(escaped, texts)) + " |"
 
 
 def _fenced(text: str) -> str:

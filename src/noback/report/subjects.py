@@ -1,4 +1,4 @@
-"""What a report is about: runs, or the table that a comparison or a search for eps left in a folder."""
+"""What a report is about: runs, or the table that a comparison, a search for eps or a reproduction left in a folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from noback.report.comparison import COMPARISON, comparison_page
 from noback.report.epsilon import EPSILON, epsilon_page
 from noback.report.folder_table import FolderTable, read_table
 from noback.report.reading import ReadRun, distinct_names, read_run
+from noback.report.reproduction import REPRODUCTION, reproduction_page
 from noback.report.runs_page import run_page, runs_page
+
+_TABLES = (COMPARISON, EPSILON, REPRODUCTION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class Subject:
 
     @property
     def kind(self) -> str:
-        """run, runs, comparison or epsilon."""
+        """run, runs, comparison, epsilon or reproduction."""
         if self.table:
             return self.table.kind
         return "run" if len(self.runs) == 1 else "runs"
@@ -35,7 +38,7 @@ class Subject:
 def read_subject(given: Sequence[str]) -> Subject:
     """Read every folder that was given, each once."""
     paths, repeated = _each_once([Path(text) for text in given])
-    tables = [table for path in paths for kind in (COMPARISON, EPSILON) if (table := read_table(path, kind))]
+    tables = [table for path in paths for kind in _TABLES if (table := read_table(path, kind))]
     if tables and len(paths) > 1:
         table = tables[0]
         raise InputError(
@@ -53,7 +56,7 @@ def page_of(subject: Subject, flags: Mapping[str, str]) -> Page:
     if subject.table and subject.table.kind == COMPARISON:
         return comparison_page(subject.table, subject.runs)
     if subject.table:
-        return epsilon_page(subject.table)
+        return epsilon_page(subject.table) if subject.table.kind == EPSILON else reproduction_page(subject.table)
     return run_page(subject.runs[0], flags) if len(subject.runs) == 1 else runs_page(subject.runs, flags)
 
 

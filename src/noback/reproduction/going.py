@@ -124,4 +124,5 @@ def _trained(cell: Cell, path: Path, watcher: Watcher, stop: Callable[[], bool])
 
 
 def _cost(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: values[key] for key in ("zero_shot", "forwards", "seconds", "peak_memory_bytes")}
+    wanted = ("zero_shot", "forwards", "backwards", "seconds", "peak_memory_bytes")
+    return {key: values[key] for key in wanted if key in values}
