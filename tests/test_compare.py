@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from noback import Accuracy, Head, InputError, RunConfig, Sgd, TwoSided
+from noback import Accuracy, Full, Head, InputError, Lora, Prefix, RunConfig, Sgd, TwoSided
 from noback.compare import COMPARED, compare, objective_config, objective_title, resume_comparison
 from noback.epsilon import Probe, _for_smooth, _for_staircase, agreement, measure_eps
 from noback.folder import RunFolder
@@ -116,6 +116,37 @@ def test_a_folder_that_exists_is_refused(config, tmp_path):
     for function in (compare, measure_eps):
         with pytest.raises(InputError, match="exists"):
             function(config, out=tmp_path)
+
+
+@pytest.mark.parametrize("adapter", [Lora(rank=2), Full("biases"), Prefix(tokens=2)], ids=str)
+def test_a_comparison_keeps_the_adapter_and_its_own_lr(config, tmp_path, adapter):
+    config = dataclasses.replace(config, adapter=adapter, rule=Sgd(), estimator=TwoSided())
+    table = compare(config, ["cross_entropy", "head/cross_entropy"], out=tmp_path / "all")
+    words, head = (read_journal(tmp_path / "all" / row["name"] / "journal").header["config"] for row in table["rows"])
+    assert words["adapter"]["kind"] == adapter.kind
+    assert words["rule"]["lr"] == adapter.usual_lr
+    assert (head["adapter"]["kind"], head["rule"]["lr"]) == ("head", Head.usual_lr)
+
+
+def test_a_look_that_a_kill_left_out_of_the_metrics_is_told_anew(config, tmp_path, monkeypatch):
+    whole = compare(config, ["accuracy"], out=tmp_path / "whole")
+
+    class Killed(BaseException):
+        pass
+
+    sound = RunFolder.add_metrics
+
+    def dying(self, **values):
+        if values["kind"] == "validation":
+            raise Killed
+        sound(self, **values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "add_metrics", dying)
+        with pytest.raises(Killed):
+            compare(config, ["accuracy"], out=tmp_path / "killed")
+    went_on = resume_comparison(tmp_path / "killed")
+    assert {**went_on["rows"][0], "seconds": 0} == {**whole["rows"][0], "seconds": 0}
 
 
 def test_an_objective_keeps_its_options():

@@ -51,7 +51,7 @@ def noisy(first, last, steps=100, spread=0.05):
 
 
 def windows(agreement):
-    return [{"kind": "health", "step": 100, "slopes": 100, "agreement": agreement}]
+    return [{"kind": "health", "step": 100, "slopes": 100, "zero_slope_share": 0.0, "agreement": agreement}]
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,13 @@ def test_the_verdict_fits_the_course(word, losses, looks, slopes, agreement):
     judged = verdict(contents(losses, slopes), lines)
     assert judged.word == word, judged.evidence
     assert any(f"{looks[0]['accuracy']:.1%} before" in line for line in judged.evidence)
+
+
+def test_losses_that_never_change_are_no_change():
+    judged = verdict(contents([0.5] * 40, [0.0] * 40), [look(0, 0.5, 0.5), look(40, 0.5, 0.5)])
+    assert judged.word == NO_SIGNAL
+    assert not any("nan" in line for line in judged.evidence)
+    assert "ten times larger" in judged.evidence[-1]
 
 
 def test_a_few_steps_are_too_early_to_judge():

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import numpy
 import pytest
 import torch
 
@@ -121,7 +122,7 @@ def test_a_function_is_found_by_its_name_in_toml_and_in_the_folder_where_the_com
         config = config_of({"objective": entry})
         assert config.objective == Function("my_costs:half")
         assert config.objective.loss(LOGITS, GOLD, WORDS) == 0.5
-    assert config_of(config.table()) == config
+    assert config_of(config.table()) == config.settled()
 
 
 @pytest.mark.parametrize(
@@ -188,3 +189,42 @@ def test_slopes_of_a_staircase_are_whole_steps_of_it(config, tmp_path, objective
     assert any(slope == 0.0 for slope in slopes)
     if objective == Accuracy():
         assert all(math.isclose(slope * 2e-2 * 4, round(slope * 2e-2 * 4), abs_tol=1e-4) for slope in slopes)
+
+
+def quits(logits, gold):
+    raise SystemExit(0)
+
+
+def prints(logits, gold):
+    print("a function may talk")
+    return logits.sum()
+
+
+def writes(logits, gold):
+    logits.mul_(-1)
+    return float(logits.numpy().sum())
+
+
+def test_a_function_that_exits_is_told_of():
+    with pytest.raises(InputError, match="raised SystemExit"):
+        Function(quits).loss(LOGITS, GOLD, WORDS)
+
+
+def test_what_a_function_prints_goes_to_stderr(capsys):
+    Function(prints).loss(LOGITS, GOLD, WORDS)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_function_may_write_into_what_it_is_given():
+    before = LOGITS.clone()
+    with torch.inference_mode():
+        inner = LOGITS * 1
+    for logits in (LOGITS, inner):
+        assert Function(writes).loss(logits, GOLD, WORDS) == pytest.approx(-float(before.sum()))
+        assert torch.equal(logits, before)
+
+
+@pytest.mark.parametrize("value", [2, True, torch.tensor([[2.0]]), torch.tensor(2), numpy.array([2.0])])
+def test_any_one_number_will_do(value, monkeypatch):
+    monkeypatch.setitem(globals(), "margin", lambda logits, gold: value)
+    assert Function("tests.test_objectives:margin").loss(LOGITS, GOLD, WORDS) in (1.0, 2.0)

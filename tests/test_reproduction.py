@@ -41,18 +41,18 @@ def table(tiny_folder, tmp_path):
 
 
 def test_a_grid_has_a_cell_for_each_method_task_seed_and_rate(table):
-    cells = grid_of(table).cells()
+    cells = grid_of(table).cells
     assert len(cells) == 3 * (1 + 2 * 2 + 2 + 2)
     cell = next(one for one in cells if one.name == "sst2-k4-seed21-mezo-lr0.01")
     assert (cell.config.data_seed, cell.config.seed, cell.config.rule.lr, cell.config.shots) == (21, 21, 1e-2, 4)
     lora = next(one for one in cells if one.name == "mr-k4-seed13-mezo--lora")
-    assert (lora.config.adapter.kind, lora.config.rule.lr) == ("lora", 5e-4)
+    assert (lora.config.adapter.kind, lora.config.lr) == ("lora", 5e-4)
 
 
 def test_a_grid_runs_to_its_end_with_every_cell_or_its_named_gap(table, tmp_path):
     grid = grid_of(table)
     result = reproduce(grid, tmp_path / "out", watcher=Silent())
-    assert len(result["cells"]) == len(grid.cells())
+    assert len(result["cells"]) == len(grid.cells)
     for row in result["rows"]:
         for task in ("sst2", "mr"):
             assert 0 <= row["tasks"][task]["mean"] <= 100
@@ -66,7 +66,7 @@ def test_a_grid_runs_to_its_end_with_every_cell_or_its_named_gap(table, tmp_path
 
 def test_the_best_rate_is_chosen_by_validation_and_seeds_are_averaged(table):
     grid = grid_of(table)
-    cells = {cell.name: {"validation": 0.5, "test": 0.5} for cell in grid.cells()}
+    cells = {cell.name: {"validation": 0.5, "test": 0.5} for cell in grid.cells}
     cells["sst2-k4-seed13-mezo-lr0.001"] = {"validation": 0.7, "test": 0.6}
     cells["sst2-k4-seed13-mezo-lr0.01"] = {"validation": 0.6, "test": 0.9}  # better on test, which must not count
     cells["sst2-k4-seed21-mezo-lr0.01"] = {"validation": 0.9, "test": 0.8}
@@ -87,7 +87,7 @@ def test_a_stopped_grid_goes_on_where_it_was_and_runs_no_cell_twice(table, tmp_p
         reproduce(grid, tmp_path / "stopped", watcher=Silent(), stop=lambda: next(asked))
     done = sorted((tmp_path / "stopped" / "cells").iterdir())
     times = {path: path.stat().st_mtime_ns for path in done}
-    assert 0 < len(done) < len(grid.cells())
+    assert 0 < len(done) < len(grid.cells)
     went_on = reproduce(grid, tmp_path / "stopped", watcher=Silent())
     assert all(path.stat().st_mtime_ns == time for path, time in times.items())
     assert went_on["rows"] == whole["rows"]
@@ -121,7 +121,13 @@ def test_the_estimate_counts_forwards_and_names_gaps_beforehand(table):
         ({"methods": [{"lrs": [1e-3]}]}, "expected a table with a name"),
         ({"methods": [{"name": "x", "baseline": "adan"}]}, "baseline of method 'x' is 'adan'"),
         ({"methods": [{"name": "x", "options": {"stepz": 2}}]}, "unknown option 'stepz'"),
-        ({"methods": [{"name": "x", "lrs": [-1.0]}]}, "lr is -1.0"),
+        ({"methods": [{"name": "x", "lrs": [-1.0]}]}, "an lr of method 'x' is -1.0"),
+        ({"methods": [{"name": "x", "lrs": 1e-4}]}, "expected a text as name, a list as lrs"),
+        ({"methods": [{"name": "x", "options": 3}]}, "a table as options"),
+        ({"methods": [{"name": "x", "options": {"task": "rte"}}]}, "which is the grid's own"),
+        ({"tasks": [1]}, "a task of the grid is 1; expected a text"),
+        ({"test_limit": 8.9}, "test_limit is 8.9"),
+        ({"seeds": [-1]}, "a seed of the grid is -1"),
         ({"methods": [{"name": "x"}, {"name": "x"}]}, "twice"),
     ],
 )
@@ -151,3 +157,18 @@ def test_the_command_runs_a_grid_and_prints_its_table(table, tmp_path, noback):
     assert code == 0, err
     assert "| zero-shot | - |" in out
     assert "1 cells" in err
+
+
+def test_a_gap_is_tried_again_and_a_damaged_cell_is_named(table, tmp_path):
+    """Data that was missing the first time may be there the next."""
+    small = {**table, "tasks": ["sst2"], "methods": table["methods"][:1]}
+    data = Path(table["data"]) / "sst2"
+    data.rename(data.with_name("away"))
+    first = reproduce(grid_of(small), tmp_path / "out", watcher=Silent())
+    assert "sst2" in first["rows"][0]["tasks"]["sst2"]["gap"]
+    data.with_name("away").rename(data)
+    again = reproduce(grid_of(small), tmp_path / "out", watcher=Silent())
+    assert "gap" not in again["rows"][0]["tasks"]["sst2"]
+    (tmp_path / "out" / "cells" / "sst2-k4-seed13-zero-shot.json").write_text("{")
+    with pytest.raises(InputError, match="is damaged; delete it"):
+        reproduce(grid_of(small), tmp_path / "out", watcher=Silent())

@@ -90,13 +90,7 @@ def test_a_run_warns_once_when_zero_slopes_dominate_and_says_what_helps(config, 
     listening = Listening()
     train(config, tmp_path / "run", watcher=listening)
     (warning,) = [note for note in listening.notes if note.startswith("warning")]
-    for said in (
-        "100% of the slopes are exactly zero at eps 1e-07, batch 4",
-        "(16)",
-        "4e-07",
-        "--adapt-ties",
-        "cross_en",
-    ):
+    for said in ("100% of the slopes are exactly zero at eps 1e-07, batch 4", "--adapt-ties", "cross_entropy"):
         assert said in warning
 
 

@@ -21,7 +21,7 @@ from noback.engines import HeadLogits, MaskedLabelWords
 from noback.errors import InputError
 from noback.folder import RunFolder
 from noback.memory import forget_peak, peak_memory
-from noback.options import one_of, positive
+from noback.options import one_of
 from noback.run import Run, drawn_data
 from noback.tasks import Batch
 from noback.training import Interrupted, with_whole_paths
@@ -57,11 +57,10 @@ def baseline(
     config: RunConfig,
     method: str,
     *,
-    lr: float | None = None,
     watcher: Watcher | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Baseline:
-    """Run a baseline on a configuration's data; of its options, `lr` is Adam's and the estimator plays no part."""
+    """Run a baseline on a configuration's data; its lr, where given, is Adam's, and the estimator plays no part."""
     one_of("method", method, METHODS)
     config, watcher = with_whole_paths(config), watcher or Silent()
     drawn = drawn_data(config)
@@ -78,8 +77,7 @@ def baseline(
     if method == "probe":
         found = replace(found, **_probe(run))
     if method == "adam":
-        rate = lr if lr is not None else ADAM_LR[config.adapter.kind]
-        positive("lr", rate)
+        rate = config.rule.lr or ADAM_LR[config.adapter.kind]
         found = replace(found, **_adam(run, rate, watcher, stop))
     return replace(found, seconds=round(time.monotonic() - began, 3), peak_memory_bytes=peak_memory())
 
@@ -102,12 +100,12 @@ def _probe(run: Run) -> dict[str, Any]:
         model.fit(*sets["train"])
         fitted.append((float(model.score(*sets["validation"])), model))
     validation, best = max(fitted, key=lambda pair: pair[0])
-    features = sets["train"][0].shape[1]
+    features, labels = sets["train"][0].shape[1], len(run.task.spec.labels)
     return {
         "best": float(best.score(*sets["test"])),
         "validation": validation,
         "forwards": sum(-(-run.task.size(name) // run.config.batch) for name in sets),
-        "tuned": (features + 1) * len(run.task.spec.labels),
+        "tuned": (features + 1) * (labels if labels > 2 else 1),
     }
 
 

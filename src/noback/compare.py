@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from noback.adapters import Full, Head
+from noback.adapters import AnyAdapter, Full, Head
 from noback.config import RunConfig, config_of
 from noback.errors import InputError
 from noback.folder import RunFolder, next_folder, write_whole
 from noback.health import DIVERGING, slope_figures
 from noback.journal import read_journal
+from noback.objectives import Function
 from noback.options import build, one_of
 from noback.run import drawn_data, versions
 from noback.training import Diverged, Interrupted, Result, resume, train, with_whole_paths
@@ -40,17 +41,22 @@ def objective_config(config: RunConfig, name: str) -> RunConfig:
     place, slash, kind = name.rpartition("/")
     if slash:
         one_of("the part before / of an objective", place, ["head", "words"])
-    adapter = config.adapter if isinstance(config.adapter, Head) else Head()
+    given = config.adapter
+    adapter: AnyAdapter = Full() if isinstance(given, Head) else given
+    if place == "head":
+        adapter = given if isinstance(given, Head) else Head()
     table = {"objective": kind} if kind != config.objective.kind else {"objective": config.objective}
     objective = build(RunConfig, table).objective
-    return dataclasses.replace(config, objective=objective, adapter=adapter if place == "head" else Full())
+    return dataclasses.replace(config, objective=objective, adapter=adapter)
 
 
 def objective_title(config: RunConfig) -> str:
     """`label-word cross-entropy`, `head accuracy`."""
     kind = getattr(config.objective, "function", config.objective.kind)
     words = {"cross_entropy": "cross-entropy", "macro_f1": "macro-F1"}
-    return f"{'head' if isinstance(config.adapter, Head) else 'label-word'} {words.get(kind, kind)}"
+    place = "head" if isinstance(config.adapter, Head) else "label-word"
+    with_adapter = "" if config.adapter.kind in ("full", "head") else f" ({config.adapter.kind})"
+    return f"{place} {words.get(kind, kind)}{with_adapter}"
 
 
 def compare(
@@ -64,12 +70,13 @@ def compare(
 ) -> dict[str, Any]:
     """Train once for each objective and eps, each in a folder of its own inside `out`; the table is saved there."""
     config = with_whole_paths(config)
+    measured: list[float | None] = [*eps] or [config.estimator.eps]
     table = {
         "kind": "comparison",
         "task": config.task,
-        "config": dataclasses.replace(config, test_limit=_balanced_size(config)).table(),
+        "config": dataclasses.replace(config, test_limit=_balanced_size(config)).given(),
         "objectives": list(objectives),
-        "eps": list(eps) or [config.eps],
+        "eps": measured,
         "steps": config.steps,
         "batch": config.batch,
         "versions": versions(),
@@ -111,9 +118,13 @@ def read_comparison(folder: Path) -> dict[str, Any]:
     """What a comparison's folder says."""
     try:
         table: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        return {**table, "rows": list(table["rows"]), "config": dict(table["config"])}
+        shapes = {"config": dict, "objectives": list, "eps": list, "rows": list}
+        sound = all(isinstance(table[key], kind) for key, kind in shapes.items())
+        if not sound or not all(isinstance(row, dict) and "name" in row for row in table["rows"]):
+            raise ValueError("its entries are not those of a comparison")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{str(folder / FILE)!r} is no comparison's table: {error}") from None
+    return table
 
 
 def _plan(table: dict[str, Any]) -> list[Compared]:
@@ -123,8 +134,10 @@ def _plan(table: dict[str, Any]) -> list[Compared]:
         for eps in table["eps"]:
             estimator = dataclasses.replace(config.estimator, eps=eps)
             one = objective_config(dataclasses.replace(config, estimator=estimator), name)
+            if isinstance(one.objective, Function):
+                one.objective.check()
             title = objective_title(one)
-            folder = f"{title}-eps-{eps:g}".replace(" ", "-").replace(":", "-")
+            folder = f"{title}-eps-{one.eps:g}".translate(str.maketrans(" :()", "----"))
             plan.append(Compared(folder, title, one))
     twice = [name for name, count in Counter(one.name for one in plan).items() if count > 1]
     if twice or not plan:
@@ -149,21 +162,21 @@ def _trained(folder: Path, one: Compared, watcher: Watcher, stop: Callable[[], b
 def _row(folder: Path, one: Compared, result: Result | None) -> dict[str, Any]:
     run = RunFolder(folder / one.name)
     metrics, steps = run.read_metrics(), read_journal(run.journal).steps
-    looks = [line for line in metrics if line.get("kind") == "validation"]
-    base = next(line for line in metrics if line.get("kind") == "zero_shot")
+    looks = [line for line in metrics if line.get("kind") == "validation"] or [{}]
+    base: dict[str, Any] = next((line for line in metrics if line.get("kind") == "zero_shot"), {})
     return {
         "objective": one.title,
         "name": one.name,
         "eps": one.config.eps,
         **slope_figures([slope for record in steps for slope in record.slopes]),
-        "first_loss": looks[0]["objective"],
-        "last_loss": looks[-1]["objective"] if result else None,
-        "before": base["accuracy"],
+        "first_loss": looks[0].get("objective"),
+        "last_loss": looks[-1].get("objective") if result else None,
+        "before": base.get("accuracy"),
         "after": result.final if result else None,
         "best": result.best if result else None,
-        "examples": base["examples"],
+        "examples": base.get("examples"),
         "forwards": len(steps) * one.config.estimator.forwards,
-        "seconds": result.seconds if result else looks[-1]["seconds"],
+        "seconds": result.seconds if result else looks[-1].get("seconds", 0.0),
         "verdict": result.verdict if result else DIVERGING,
     }
 

@@ -57,14 +57,17 @@ class RunConfig:
             check_seed(name, getattr(self, name), limit)
         one_of("dtype", self.dtype, DTYPES)
         one_of("noise", self.noise, FAMILIES)
-        self._settle()
 
-    def _settle(self) -> None:
-        """Where eps or lr was left to the adapter, its own: what a run writes down has every default spelled out."""
-        if self.estimator.eps is None:
-            object.__setattr__(self, "estimator", dataclasses.replace(self.estimator, eps=self.adapter.usual_eps))
-        if self.rule.lr is None:
-            object.__setattr__(self, "rule", dataclasses.replace(self.rule, lr=self.adapter.usual_lr))
+    def settled(self) -> RunConfig:
+        """With eps, lr and the bound of eps spelled out where they were left to the adapter."""
+        ties = self.estimator.adapt_ties
+        if ties is not None and ties.largest is None:
+            ties = dataclasses.replace(ties, largest=max(1e-2, 10 * self.eps))
+        return dataclasses.replace(
+            self,
+            estimator=dataclasses.replace(self.estimator, eps=self.eps, adapt_ties=ties),
+            rule=dataclasses.replace(self.rule, lr=self.lr),
+        )
 
     @property
     def eps(self) -> float:
@@ -82,7 +85,11 @@ class RunConfig:
         return self.eval_every or max(self.steps // 10, 1)
 
     def table(self) -> dict[str, Any]:
-        """The configuration as nested tables; what is None is left out."""
+        """The configuration as nested tables, every default spelled out; what is None is left out."""
+        return _table(self.settled())
+
+    def given(self) -> dict[str, Any]:
+        """The configuration as nested tables; what was left to the adapter is left out."""
         return _table(self)
 
     def toml(self) -> str:

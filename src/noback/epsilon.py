@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -19,6 +19,7 @@ from noback.errors import InputError
 from noback.estimators import TwoSided
 from noback.folder import RunFolder, next_folder, write_whole
 from noback.health import slope_figures
+from noback.objectives import Function
 from noback.options import positive
 from noback.run import Run, drawn_data, versions
 from noback.training import Interrupted, with_whole_paths
@@ -74,13 +75,40 @@ def measure_eps(
     if folder.exists():
         raise InputError(f"folder {str(folder)!r} exists; choose another with --out")
     configs = [objective_config(config, name) for name in objectives]
-    probes = _measured(configs, ladder, directions, watcher, stop)
+    if not configs or len({objective_title(one) for one in configs}) < len(configs):
+        raise InputError("the objectives name one twice, or none; expected each once")
+    for one in configs:
+        if isinstance(one.objective, Function):
+            one.objective.check()
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise InputError(f"folder {str(folder)!r} cannot be made: {error.strerror}") from None
+    try:
+        probes = _measured(configs, ladder, directions, watcher, stop)
+        table = _table(config, configs, probes, time.monotonic() - began)
+    except BaseException:
+        folder.rmdir()  # nothing was kept
+        raise
+    write_whole(folder / FILE, json.dumps(table, indent=1))
+    return {"folder": str(folder), **table}
+
+
+def _table(
+    config: RunConfig,
+    configs: Sequence[RunConfig],
+    probes: Mapping[str, dict[float, list[Probe]]],
+    seconds: float,
+) -> dict[str, Any]:
+    reference = config.eps
+    measured = next(iter(probes.values()))
+    directions = len(measured[reference])
     rows = [row for one in configs for row in _rows(one, probes[objective_title(one)], reference)]
     recommendations = [
         {"objective": objective_title(one), **_recommended(one, probes[objective_title(one)])} for one in configs
     ]
     models = len({one.adapter for one in configs})
-    table = {
+    return {
         "kind": "epsilon",
         "task": config.task,
         "config": config.table(),
@@ -88,14 +116,11 @@ def measure_eps(
         "reference": reference,
         "directions": directions,
         "batch": config.batch,
-        "forwards": models * directions * (1 + 2 * len(ladder)),
-        "seconds": round(time.monotonic() - began, 3),
+        "forwards": models * directions * (1 + 2 * len(measured)),
+        "seconds": round(seconds, 3),
         "rows": rows,
         "recommendations": recommendations,
     }
-    folder.mkdir(parents=True)
-    write_whole(folder / FILE, json.dumps(table, indent=1))
-    return {"folder": str(folder), **table}
 
 
 def _measured(
@@ -175,9 +200,9 @@ def _recommended(config: RunConfig, probes: dict[float, list[Probe]]) -> dict[st
 
 
 def _is_straight(measured: Sequence[Probe]) -> bool:
-    """Whether the losses differ between the sides more than both rise above the middle."""
+    """Whether the losses differ between the sides more than they bend away from the middle."""
     apart = sum(abs(probe.plus - probe.minus) for probe in measured)
-    return sum(probe.curvature for probe in measured) <= apart
+    return sum(abs(probe.curvature) for probe in measured) <= apart
 
 
 def _for_smooth(straight: dict[float, list[Probe]]) -> dict[str, Any]:
@@ -195,7 +220,7 @@ def _for_smooth(straight: dict[float, list[Probe]]) -> dict[str, Any]:
     return {
         "eps": plateau[len(plateau) // 2],
         "reason": f"from {plateau[0]:g} to {plateau[-1]:g} neighbours measure the same slopes (agreement of at least "
-        f"{_AGREED}); this is the middle, away from rounding below and curvature above",
+        f"{_AGREED}): slopes are lost to rounding below and to curvature above, so stay inside",
     }
 
 

@@ -15,5 +15,9 @@ class InputError(NobackError):
     exit_code = 2
 
 
+class InUseError(InputError):
+    """Another process holds what is asked for."""
+
+
 class DamagedError(InputError):
     """A file of a run is damaged or belongs to something else."""

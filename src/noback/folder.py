@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from noback.errors import InputError, NobackError
+from noback.errors import InputError, InUseError, NobackError
 
 
 class RunFolder:
@@ -56,7 +56,7 @@ class RunFolder:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise InputError(
+                raise InUseError(
                     f"run folder {str(self.path)!r} is in use by another process; wait for it or stop it"
                 ) from None
             yield

@@ -55,8 +55,10 @@ def agreement_figures(halves: Sequence[tuple[float, float]]) -> dict[str, float]
 
 def tie_advice(share: float, eps: float, batch: int, directions: int) -> str:
     """What helps where most slopes are zero, with the share to expect if flips of answers are independent."""
-    return (
-        f"{share:.0%} of the slopes are exactly zero at eps {eps:g}, batch {batch}: those steps learn nothing. "
+    told = f"{share:.0%} of the slopes are exactly zero at eps {eps:g}, batch {batch}: those steps learn nothing. "
+    if share == 1.0:
+        return told + "Try an eps ten times larger (--adapt-ties raises it by itself), or --objective cross_entropy"
+    return told + (
         f"A slope is not zero as soon as one answer flips, so four times the batch ({4 * batch}) or eps ({4 * eps:g}) "
         f"gives about {share**4:.0%} zero slopes, four times the directions ({4 * directions}) about {share**4:.0%} "
         "of steps without any; --adapt-ties raises eps by itself; --objective cross_entropy has none"
@@ -102,29 +104,33 @@ def _trend(losses: Sequence[float]) -> _Trend:
     first, last = losses[:fifth], losses[-fifth:]
     change = _mean(last) - _mean(first)
     error = math.sqrt((_variance(first) + _variance(last)) / fifth)
-    return _Trend(
-        _mean(first), _mean(last), change / error if error else math.copysign(math.inf, change) * (change != 0)
-    )
+    return _Trend(_mean(first), _mean(last), _in_errors(change, error))
 
 
 def _word(looks: Sequence[Mapping[str, Any]], trend: _Trend, zeros: float, agreement: float | None, slopes: int) -> str:
     first, last = looks[0], looks[-1]
     best = max(looks, key=lambda look: float(look["score"]))
-    worse = last["objective"] > first["objective"] and trend.errors > 2
+    worse = last["objective"] > first["objective"] and trend.errors > 3
     if _change(first, last) < -2 or worse or (_change(best, last) < -4 and trend.errors > 0):
         return DIVERGING
-    lower = last["objective"] < first["objective"] and trend.errors < -2
+    lower = last["objective"] < first["objective"] and trend.errors < -3
     if _change(first, best) > 2 or lower:
         return LEARNING
-    noise = agreement is not None and agreement < 2 / math.sqrt(slopes)
-    return NO_SIGNAL if zeros > DOMINATED or noise else TOO_SMALL
+    signal = agreement is not None and agreement > 2 / math.sqrt(slopes)
+    return TOO_SMALL if signal and zeros <= DOMINATED else NO_SIGNAL
 
 
 def _change(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
     """The change of the accuracy between two looks in standard errors."""
     a, b, examples = float(before["accuracy"]), float(after["accuracy"]), int(before["examples"])
     error = math.sqrt((a * (1 - a) + b * (1 - b)) / examples)
-    return (b - a) / error if error else math.copysign(math.inf, b - a) * (a != b)
+    return _in_errors(b - a, error)
+
+
+def _in_errors(change: float, error: float) -> float:
+    if error:
+        return change / error
+    return math.copysign(math.inf, change) if change else 0.0
 
 
 def _looked(looks: Sequence[Mapping[str, Any]]) -> str:
@@ -140,8 +146,11 @@ def _looked(looks: Sequence[Mapping[str, Any]]) -> str:
 def _agreement(metrics: Sequence[Mapping[str, Any]]) -> float | None:
     """The agreement of the halves over all windows, each counted by its slopes."""
     windows = [line for line in metrics if line.get("kind") == "health" and "agreement" in line]
-    total = sum(int(line["slopes"]) for line in windows)
-    return sum(line["agreement"] * line["slopes"] for line in windows) / total if total else None
+    alive = [line["slopes"] * (1 - line["zero_slope_share"]) for line in windows]  # zero slopes say nothing of it
+    total = sum(alive)
+    if total < ENOUGH_STEPS:
+        return None
+    return float(sum(line["agreement"] * share for line, share in zip(windows, alive, strict=True)) / total)
 
 
 def _updates(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -175,7 +184,7 @@ def _advice(word: str, zeros: float, contents: Contents) -> list[str]:
     config = contents.header.get("config", {})
     estimator = config.get("estimator", {})
     lr = config.get("rule", {}).get("lr")
-    if zeros > DOMINATED:
+    if zeros > DOMINATED and word != DIVERGING:
         eps = contents.eps_changes[-1].eps if contents.eps_changes else estimator.get("eps", 0.0)
         return [tie_advice(zeros, eps, config.get("batch", 0), estimator.get("directions", 1))]
     if word == TOO_SMALL and lr:
@@ -183,7 +192,7 @@ def _advice(word: str, zeros: float, contents: Contents) -> list[str]:
     if word == DIVERGING and lr:
         return [f"try a smaller lr, such as {lr / 10:g}; `noback epsilon` says whether eps is too large"]
     if word == NO_SIGNAL:
-        return ["halves of the batch disagree about the slope: try a larger batch, more directions, or a prompt"]
+        return ["nothing moved by more than chance: try a larger lr, a larger batch, more directions, or a prompt"]
     return []
 
 

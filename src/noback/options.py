@@ -127,6 +127,10 @@ def _convert_table(kinds: Sequence[type[Any]], value: Any, name: str) -> Any:
     by_name = {each.kind: each for each in kinds}
     if kind not in by_name:
         one_of(name, kind, by_name)
+    for key in table:
+        owners = [each.kind for each in kinds if key in {item.name for item in fields(each)}]
+        if owners and kind not in owners:
+            raise InputError(f"{name} {kind!r} has no option {name + '.' + key!r}; {name} {owners[0]!r} has it")
     return build(by_name[kind], table, where=name + ".")
 
 

@@ -44,7 +44,7 @@ class Run:
         self, config: RunConfig, folder: RunFolder, watcher: Watcher | None = None, spec: TaskSpec | None = None
     ) -> None:
         """`spec` is the task as a journal recorded it; none: as the configuration names it."""
-        self.config, self.folder, self.watcher = config, folder, watcher or Silent()
+        self.config, self.folder, self.watcher = config.settled(), folder, watcher or Silent()
         self._spec = spec or spec_for(config.task, config.columns)
         self.model, self.tokenizer, fresh = self._opened()
         self.base = digest(floating(self.model))
@@ -65,14 +65,21 @@ class Run:
         if start is not None:
             self.weights.load(start)
         self.start = self.weights.digest()
-        small = 4 * self.weights.size < sum(tensor.numel() for tensor in self.model.parameters())
+        whole = sum(tensor.numel() for tensor in self.model.parameters())
+        small = 4 * self.weights.size < whole or not self.config.adapter.portable
         self._start = {name: tensor.clone() for name, tensor in self.weights.tensors.items()} if small else None
 
     def begin_with(self, contents: Contents) -> None:
         """Take the start that a journal holds where it cannot be made again; refuse a journal of other weights."""
+        self._check_base(contents)
         if "start_tensors" in contents.header:
             self._begin(unpacked(contents.header["start_tensors"]))
-        self._check_base(contents)
+        started = contents.header.get("start", self.start)
+        if started != self.start:
+            raise DamagedError(
+                f"journal {str(self.folder.journal)!r} began with another adapter ({started[:12]}) "
+                f"than the one that is there now ({self.start[:12]}); put the one it began with back"
+            )
 
     def _opened(self) -> Opened:
         """The base model as its folder or the hub gives it, with a fresh head where the adapter asks for one."""
@@ -177,11 +184,6 @@ class Run:
                 f"journal {str(self.folder.journal)!r} was made from other base weights "
                 f"({header['base'][:12]}) than model {self.config.model!r} has ({self.base[:12]}); "
                 "name the model it was made from with --model"
-            )
-        if header.get("start", self.start) != self.start:
-            raise DamagedError(
-                f"journal {str(self.folder.journal)!r} began with another adapter ({header['start'][:12]}) "
-                f"than the one that is there now ({self.start[:12]}); put the one it began with back"
             )
 
 

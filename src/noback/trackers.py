@@ -36,8 +36,7 @@ class Trackers(Silent):
     def __init__(self, names: Sequence[str], say: Callable[[str], None] | None = None) -> None:
         for name in names:
             one_of("--log-to", name, TRACKERS)
-            library = "tensorboard" if name == "tensorboard" else name
-            if importlib.util.find_spec(library) is None:
+            if importlib.util.find_spec(name) is None:
                 raise InputError(f"--log-to {name} needs a library that is not here: pip install 'noback[{name}]'")
         self._names, self._books = list(dict.fromkeys(names)), dict[str, Book]()
         self._say = say or warnings.warn
@@ -122,7 +121,7 @@ class _Trackio:
 
 
 class _Wandb:
-    def __init__(self, folder: Path, config: Mapping[str, Any], step: int) -> None:
+    def __init__(self, folder: Path, config: Mapping[str, Any], _step: int) -> None:
         import wandb
 
         mode: Any = os.environ.get("WANDB_MODE", "offline")  # local unless asked
@@ -130,7 +129,6 @@ class _Wandb:
             project="noback", name=folder.resolve().name, dir=str(folder), config=dict(config), mode=mode,
             settings=wandb.Settings(console="off", silent=True),
         )  # fmt: skip
-        self._first = step
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         self._run.log(dict(values), step=step)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from noback.adapters import Lora
 from noback.config import RunConfig
 from noback.engines import STILL
 from noback.errors import InputError, NobackError
@@ -148,13 +149,17 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Resul
     run.go_to(step, contents)
     if step:
         watcher.note(f"going on after step {step}")
+    told = {line.get("step") for line in folder.read_metrics() if line.get("kind") == "validation"}
     window, warned = _Window(), False
     while True:
-        if _due(step, config) and step not in {look.step for look in contents.evaluations}:
+        looked = step in {look.step for look in contents.evaluations}
+        if _due(step, config) and not (looked and step in told):
             score = run.score("validation")
-            look = rounded(score.score, score.loss, step)
-            journal.append(look)
-            contents.evaluations.append(look)
+            if not looked:
+                look = rounded(score.score, score.loss, step)
+                journal.append(look)
+                contents.evaluations.append(look)
+            told.add(step)  # a process that was killed here left its look in the journal and no line for people
             seconds = earlier + time.monotonic() - began
             folder.add_metrics(kind="validation", step=step, seconds=round(seconds, 3), **dataclasses.asdict(score))
             _keep_snapshot(run, step, contents)
@@ -205,7 +210,8 @@ def _eps(run: Run, journal: Journal, contents: Contents) -> float:
     now, since = (changes[-1].eps, changes[-1].step) if changes else (run.config.eps, 0)
     if estimator.adapt_ties is None:
         return now
-    eps = estimator.adapt_ties.next_eps(now, [record.slopes for record in contents.steps[since:]])
+    first = max(since, len(contents.steps) - estimator.adapt_ties.window)
+    eps = estimator.adapt_ties.next_eps(now, [record.slopes for record in contents.steps[first:]])
     if eps != now:
         change = EpsChange(len(contents.steps), eps)
         journal.append(change)
@@ -282,7 +288,7 @@ def _journal(run: Run) -> tuple[Journal, Contents]:
 def _zero_shot(run: Run) -> Score:
     """The test set answered by the base weights, or what was recorded of it."""
     for line in run.folder.read_metrics():
-        if line.get("kind") == "zero_shot":
+        if line.get("kind") == "zero_shot" and all(item.name in line for item in dataclasses.fields(Score)):
             return Score(**{item.name: line[item.name] for item in dataclasses.fields(Score)})
     score = run.score("test")
     run.folder.add_metrics(kind="zero_shot", **dataclasses.asdict(score))
@@ -378,8 +384,12 @@ def with_whole_paths(config: RunConfig) -> RunConfig:
     def whole(value: str | None) -> str | None:
         return str(Path(value).resolve()) if value is not None and Path(value).exists() else value
 
+    adapter = config.adapter
+    if isinstance(adapter, Lora) and adapter.start is not None:
+        adapter = dataclasses.replace(adapter, start=whole(adapter.start))
     return dataclasses.replace(
         config,
+        adapter=adapter,
         data=whole(config.data),
         model=config.model if config.model == "mini" else str(whole(config.model)),
         task=str(whole(config.task)) if config.task.endswith(".toml") else config.task,

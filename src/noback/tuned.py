@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 
 from noback.adapters import Lora
 from noback.config import config_of
@@ -118,5 +119,6 @@ def export(run: Run, target: str | os.PathLike[str], *, merge: bool = False) -> 
         else:
             adapter.save(run.model, str(target))
         run.tokenizer.save_pretrained(target)
-    except OSError as error:
-        raise NobackError(f"cannot write to {str(target)!r}: {error.strerror or error}") from None
+    except (OSError, SafetensorError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise NobackError(f"cannot write to {str(target)!r}: {why}") from None

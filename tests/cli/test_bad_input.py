@@ -369,8 +369,15 @@ def test_an_unknown_task_to_show_comes_with_the_nearest(refused):
         (("--objective", "math:no_such"), "module 'math' has no function 'no_such'"),
         (("--adapter", "heads"), "adapter is 'heads'; expected one of full, head, lora, prefix; did you mean 'head'?"),
         (("--adapter", "head", "--set", "adapter.seed=-1"), "adapter.seed is -1"),
-        (("--set", "adapter.alone=true"), "unknown option 'adapter.alone'"),
-        (("--adapt-ties", "--eps", "0.5"), "adapt_ties.largest is 0.01; expected eps, 0.5, or more"),
+        (("--set", "adapter.alone=true"), "adapter 'full' has no option 'adapter.alone'; adapter 'head' has it"),
+        (
+            ("--adapt-ties", "--eps", "0.5", "--set", "estimator.adapt_ties.largest=0.01"),
+            "adapt_ties.largest is 0.01; expected eps, 0.5, or more",
+        ),
+        (("--set", "adapter.rank=2"), "adapter 'full' has no option 'adapter.rank'; adapter 'lora' has it"),
+        (("--adapter", "prefix", "--set", "adapter.tokens=200"), "adapter.tokens is 200; the model does not take"),
+        (("--adapter", "lora", "--set", "adapter.start=''"), "adapter.start is empty"),
+        (("--log-to", ","), "--log-to is ','; expected words with commas between"),
         (("--health-every", "0"), "--health-every is '0'; expected a whole number above zero"),
         (("--log-to", "tensorbord"), "did you mean 'tensorboard'?"),
     ],
@@ -420,6 +427,9 @@ def test_an_objective_function_that_fails_is_told_of_and_the_run_can_go_on(
         (("epsilon", "--at", "0"), "eps is 0.0; expected a number above zero"),
         (("epsilon", "--probes", "none"), "--probes is 'none'; expected a whole number above zero"),
         (("epsilon", "--objectives", "head/"), "objective is ''; expected one of"),
+        (("epsilon", "--objectives", "accuracy,accuracy"), "name one twice"),
+        (("epsilon", "--objectives", ""), "--objectives is ''; expected words"),
+        (("compare", "--objectives", "cross_entropy,no_such_module:f"), "cannot be imported"),
     ],
 )
 def test_a_comparison_that_makes_no_sense_is_refused(command, said, refused, tiny_folder, data_folder, tmp_path):

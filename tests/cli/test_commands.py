@@ -352,7 +352,7 @@ def test_help_of_a_command_shows_an_example(command, capsys):
 def test_help_of_train_gives_the_defaults(capsys):
     text = help_of(capsys, "train")
     for adapter in AnyAdapter.__args__:  # the help names what each adapter's own are
-        assert config_of({"adapter": adapter.kind}).rule.lr == adapter.usual_lr
+        assert config_of({"adapter": adapter.kind}).lr == adapter.usual_lr
         assert f"{adapter.usual_lr:.0e}".replace("e-0", "e-") in text
         assert f"{adapter.usual_eps:.0e}".replace("e-0", "e-") in text
     assert "training steps (default 250)" in text

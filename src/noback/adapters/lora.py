@@ -39,6 +39,8 @@ class Lora:
     start: str | None = option(None, "an existing PEFT adapter to begin with; its rank, alpha and targets count")
 
     def __post_init__(self) -> None:
+        if self.start is not None and not self.start.strip():
+            raise InputError("adapter.start is empty; expected the folder of a PEFT adapter")
         whole("adapter.rank", self.rank)
         positive("adapter.alpha", self.alpha)
         if not 0 <= self.dropout < 1:
@@ -52,8 +54,8 @@ class Lora:
             tensor.requires_grad_(requires_grad=False)
         try:
             peft.inject_adapter_in_model(config, model)
-        except ValueError as error:
-            raise InputError(f"the adapter does not fit the model: {str(error).splitlines()[0]}") from None
+        except Exception as error:  # noqa: BLE001 (an adapter's file can hold anything; PEFT raises many kinds)
+            raise InputError(f"the adapter does not fit the model: {' '.join(str(error).split())[:200]}") from None
         tuned = {name: tensor for name, tensor in model.named_parameters() if ".lora_" in name}
         if self.start:
             _load(tuned, Path(self.start))
@@ -100,6 +102,10 @@ class Lora:
         layers = [name for name in linears if any(part.isdecimal() for part in name.split("."))]
         groups = {"attention": attention, "attention+ffn": layers, "all-linear": linears}
         if self.targets in groups:
+            if not groups[self.targets]:
+                raise InputError(
+                    f"the model has no linears for adapter.targets {self.targets!r}: name some, or tune others"
+                )
             return groups[self.targets]
         found: list[str] = []
         for word in (part.strip() for part in self.targets.split(",")):
@@ -124,7 +130,14 @@ class Lora:
             raise InputError(f"adapter folder {str(folder)!r} cannot be read: {error}") from None
         if config.peft_type != "LORA":
             raise InputError(f"adapter folder {str(folder)!r} holds {config.peft_type}; expected a LORA adapter")
-        config.inference_mode = False
+        unusual = {
+            "use_dora": config.use_dora, "lora_bias": config.lora_bias, "bias": config.bias != "none",
+            "modules_to_save": config.modules_to_save, "trainable_token_indices": config.trainable_token_indices,
+        }  # fmt: skip
+        for name, used in unusual.items():
+            if used:
+                raise InputError(f"adapter folder {str(folder)!r} uses {name}; expected plain LoRA: A and B only")
+        config.inference_mode, config.init_lora_weights = False, True  # the base stays as it is: A and B are loaded
         return config
 
 

@@ -79,6 +79,8 @@ def _activations(model: Any, tokens: int, seed: int) -> list[tuple[nn.Module, tu
     try:
         with torch.inference_mode(mode=False), torch.no_grad():
             model(input_ids=torch.from_numpy(ids))
+    except (IndexError, RuntimeError):
+        raise InputError(f"adapter.tokens is {tokens}; the model does not take so many tokens: use fewer") from None
     finally:
         _use(model, before)
         _register(_attention)

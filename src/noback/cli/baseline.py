@@ -37,9 +37,8 @@ def run(arguments: argparse.Namespace) -> None:
     from noback.cli.flags import config_from
 
     config = config_from(arguments)
-    lr = config.lr if getattr(arguments, "rule.lr") is not None else None
     with watching(arguments) as watcher, stopping() as stop:
-        found = baseline(config, arguments.method, lr=lr, watcher=watcher, stop=stop)
+        found = baseline(config, arguments.method, watcher=watcher, stop=stop)
     say(arguments, dataclasses.asdict(found), text(found))
 
 

@@ -64,14 +64,21 @@ def watching(arguments: argparse.Namespace) -> Iterator[Watcher]:
     from noback.trackers import Trackers
     from noback.watching import Several
 
-    names = (getattr(arguments, "log_to", None) or "").split(",")
     display = Display()
-    trackers = Trackers([name.strip() for name in names if name.strip()], display.note)
+    trackers = Trackers(listed("--log-to", getattr(arguments, "log_to", None)), display.note)
     try:
         yield Several([display, trackers])
     finally:
         display.close()
         trackers.close()
+
+
+def listed(flag: str, text: str | None) -> list[str]:
+    """The words of a comma-separated list; none where it was not given."""
+    words = [word.strip() for word in text.split(",")] if text is not None else []
+    if not all(words):
+        raise InputError(f"{flag} is {text!r}; expected words with commas between")
+    return words
 
 
 def aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

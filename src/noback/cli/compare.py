@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from noback.cli.commands import add_json, add_log_to, aligned, say, stopping, watching
+from noback.cli.commands import add_json, add_log_to, aligned, listed, say, stopping, watching
 
 HELP = "train one task under several objectives and show which of them give a signal"
 DESCRIPTION = """
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
     config = config_from(arguments)
     from noback.compare import COMPARED, compare
 
-    names = [name.strip() for name in arguments.objectives.split(",")] if arguments.objectives else COMPARED
+    names = listed("--objectives", arguments.objectives) or COMPARED
     with watching(arguments) as watcher, stopping() as stop:
         table = compare(config, names, eps, arguments.out, watcher=watcher, stop=stop)
     say(arguments, table, text(table))

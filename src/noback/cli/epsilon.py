@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from noback.cli.commands import add_json, aligned, say, stopping, watching, whole_number
+from noback.cli.commands import add_json, aligned, listed, say, stopping, watching, whole_number
 
 HELP = "measure what eps does to the slopes, without training, and recommend one"
 DESCRIPTION = """
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
     config = config_from(arguments)
     from noback.epsilon import EPS, MEASURED, measure_eps
 
-    names = [name.strip() for name in arguments.objectives.split(",")] if arguments.objectives else MEASURED
+    names = listed("--objectives", arguments.objectives) or MEASURED
     with watching(arguments) as watcher, stopping() as stop:
         table = measure_eps(
             config, eps or EPS, names, directions=probes or 32, out=arguments.out, watcher=watcher, stop=stop

@@ -31,8 +31,8 @@ def add_config_flags(parser: argparse.ArgumentParser, *, several_eps: bool = Fal
         group.add_argument(flag, dest=path, default=None, metavar=metavar, help=text.replace("%", "%%"))
     group.add_argument(
         "--adapt-ties", action="store_true",
-        help="for objectives that are staircases: raise eps, at most to 0.01, while more than a fifth of the slopes "
-        "are exactly zero; the journal records it (other bounds: --set estimator.adapt_ties.largest=0.05)",
+        help="for objectives that are staircases: raise eps while more than a fifth of the slopes are exactly "
+        "zero, at most to 0.01 or ten times --eps; the journal records it (--set estimator.adapt_ties.largest=0.05)",
     )  # fmt: skip
     group.add_argument(
         "--config", metavar="FILE", help="a TOML file of options, such as a run's run.toml; flags win over it"
@@ -52,7 +52,7 @@ def config_from(arguments: argparse.Namespace) -> RunConfig:
             kinds = option_kinds(hint)
             _put(table, path, table_of_text(kinds, text) if kinds else _value(text, hint, path))
     if arguments.adapt_ties:
-        table.setdefault("estimator", {}).setdefault("adapt_ties", {})
+        _put(table, "estimator.adapt_ties", _at(table, "estimator.adapt_ties") or {})
     for pair in arguments.set:
         path, equals, text = pair.partition("=")
         if not equals:
@@ -108,7 +108,16 @@ def _toml_value(text: str) -> Any:
 def _put(table: dict[str, Any], path: str, value: Any) -> None:
     *parents, name = path.split(".")
     for parent in parents:
+        if isinstance(table.get(parent), str):  # adapter = "lora" is short for a table
+            kinds = option_kinds(typing.get_type_hints(RunConfig).get(parent))
+            table[parent] = table_of_text(kinds, table[parent]) if kinds else table[parent]
         table = table.setdefault(parent, {})
         if not isinstance(table, dict):
             raise InputError(f"option {path!r} does not exist: {parent!r} is no table of options")
     table[name] = value
+
+
+def _at(table: Any, path: str) -> Any:
+    for name in path.split("."):
+        table = table.get(name) if isinstance(table, dict) else None
+    return table

@@ -22,7 +22,10 @@ after, the curves, the health, the mistakes, and the command to repeat it. It op
 def add(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     parser.add_argument(
-        "runs", metavar="RUN", nargs="+", help="a run's folder, or one folder of a comparison, an eps table or a reproduction"
+        "runs",
+        metavar="RUN",
+        nargs="+",
+        help="a run's folder, or one folder of a comparison, an eps table or a reproduction",
     )
     parser.add_argument(
         "--out", metavar="FILE", help="where to write (default: report.html in the folder; of several runs, right here)"

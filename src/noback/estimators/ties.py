@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,12 +19,13 @@ class AdaptTies:
     kind: ClassVar[str] = "raise_eps"
 
     target: float = option(0.2, "the share of zero slopes that is small enough")
-    largest: float = option(1e-2, "eps is never raised above this")
+    largest: float | None = option(None, "eps is never raised above this; none: 0.01, or ten times eps if that is more")
     factor: float = option(2.0, "by how much eps is raised at a time")
     window: int = option(16, "steps that are looked at before eps is raised")
 
     def __post_init__(self) -> None:
-        positive("adapt_ties.largest", self.largest)
+        if self.largest is not None:
+            positive("adapt_ties.largest", self.largest)
         whole("adapt_ties.window", self.window)
         if not 0 <= self.target < 1:
             raise InputError(f"adapt_ties.target is {self.target!r}; expected a share from 0 to below 1")
@@ -32,12 +34,13 @@ class AdaptTies:
 
     def next_eps(self, eps: float, slopes: Sequence[tuple[float, ...]]) -> float:
         """The eps to go on with, given each step's slopes since it was last raised."""
-        if len(slopes) < self.window or eps >= self.largest:
+        largest = math.inf if self.largest is None else self.largest
+        if len(slopes) < self.window or eps >= largest:
             return eps
         recent = [slope for step in slopes[-self.window :] for slope in step]
         if zero_share(recent) <= self.target:
             return eps
-        return to_float32(min(eps * self.factor, self.largest))
+        return to_float32(min(eps * self.factor, largest))
 
 
 def zero_share(slopes: Sequence[float]) -> float:

@@ -26,8 +26,9 @@ class TwoSided:
         whole("directions", self.directions)
         if self.eps is not None:
             positive("eps", self.eps)
-        if self.adapt_ties is not None and self.eps is not None and self.adapt_ties.largest < self.eps:
-            raise InputError(f"adapt_ties.largest is {self.adapt_ties.largest!r}; expected eps, {self.eps!r}, or more")
+        largest = None if self.adapt_ties is None else self.adapt_ties.largest
+        if largest is not None and self.eps is not None and largest < self.eps:
+            raise InputError(f"estimator.adapt_ties.largest is {largest!r}; expected eps, {self.eps!r}, or more")
 
     @property
     def forwards(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 import sys
@@ -58,13 +59,13 @@ class Function:
     def loss(self, label_logits: Tensor, gold: Tensor, texts: Sequence[str]) -> float:
         """What the function returns, checked; `texts` holds the text of each label."""
         function = _imported(self.function)
-        given: tuple[Any, Any] = (label_logits, gold)
+        given: tuple[Any, Any] = _copies(label_logits, gold)  # what it writes into them is its own affair
         if self.reads == "text":
             given = [texts[i] for i in label_logits.argmax(dim=1).tolist()], [texts[i] for i in gold.tolist()]
         try:
-            with torch.inference_mode(mode=False), torch.no_grad():
+            with torch.no_grad(), contextlib.redirect_stdout(sys.stderr):
                 value = function(*given)
-        except Exception as error:  # noqa: BLE001 (it is the user's function: whatever it raises is told)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 (the user's function: whatever it raises is told)
             frame = traceback.extract_tb(error.__traceback__)[-1]
             raise ObjectiveError(
                 f"objective function {self.function!r} raised {type(error).__name__}: {error} "
@@ -80,14 +81,20 @@ class Function:
                 "batch: reduce it, for example with .mean()"
             )
         try:
-            number = float(value)
-        except (TypeError, ValueError):
+            number = float(value.item() if hasattr(value, "item") else value)
+        except (TypeError, ValueError, RuntimeError):
             raise ObjectiveError(
                 f"objective function {self.function!r} returned {type(value).__name__} {value!r:.60}; expected a number"
             ) from None
         if not math.isfinite(number):
             raise ObjectiveError(f"objective function {self.function!r} returned {number}; expected a finite number")
         return number
+
+
+@torch.inference_mode(mode=False)
+def _copies(*tensors: Tensor) -> Any:
+    """Ordinary tensors of the same values."""
+    return tuple(tensor.detach().clone() for tensor in tensors)
 
 
 def _name_of(function: Callable[..., Any]) -> str:
@@ -116,8 +123,9 @@ def _imported(name: str) -> Callable[..., Any]:
         if here not in sys.path:  # a user's own file lies where the command is run
             sys.path.insert(0, here)
         try:
-            importlib.import_module(module)
-        except Exception as error:  # noqa: BLE001 (it is the user's module)
+            with contextlib.redirect_stdout(sys.stderr):
+                importlib.import_module(module)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 (it is the user's module)
             raise InputError(
                 f"objective function {name!r} cannot be imported: {type(error).__name__}: {error} "
                 f"(looked in {here} and where Python's packages are)"

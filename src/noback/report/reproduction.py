@@ -20,10 +20,7 @@ _LEGEND = (
 )
 _RATES = "Where several learning rates (lr) were tried, the one that validation chose is named."
 _CHARTS = "Full points: here. Hollow points: published, with RoBERTa-large. Bars: one standard deviation."
-_MEMORY = (
-    "One process runs every cell, and its peak memory includes the cells before: "
-    "what ran after a larger method cannot show less."
-)
+_MEMORY = "Peak memory is that of the whole process while a cell ran, Python and its libraries included."
 
 
 def reproduction_page(table: FolderTable) -> Page:
@@ -125,7 +122,7 @@ def _cost(found: Reproduced) -> tuple[Block, ...]:
         names.setdefault(row.method, []).extend(name for entry in row.entries.values() for name in entry.cells)
     ended = {method: [found.cells[name] for name in own if name in found.cells] for method, own in names.items()}
     rows = [_cost_row(method, cells) for method, cells in ended.items() if cells]
-    head = ("method", "cells ended", "forwards of a batch", "time", "peak memory, at most")
+    head = ("method", "cells ended", "forwards of a batch", "time", "peak memory")
     return (Table(head, tuple(rows), first_is_head=True), Note(_MEMORY)) if rows else ()
 
 

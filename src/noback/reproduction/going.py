@@ -11,7 +11,7 @@ from typing import Any
 
 from noback.baselines import baseline
 from noback.engines import STILL
-from noback.errors import InputError, NobackError
+from noback.errors import InputError, InUseError, NobackError
 from noback.folder import RunFolder, write_whole
 from noback.journal import read_journal
 from noback.reproduction.grid import Cell, Grid
@@ -27,8 +27,8 @@ _STEP, _ADAM_STEP = 2.4, 3.5  # in forwards of the batch: two probes and their n
 def estimate(grid: Grid, watcher: Watcher) -> dict[str, Any]:
     """How many forwards the grid takes, and about how long on this machine: each task's forward is timed once."""
     seconds, forwards, gaps = 0.0, 0, {}
-    for task in grid.tasks:
-        cells = [cell for cell in grid.cells() if cell.task == task]
+    for number, task in enumerate(grid.tasks, start=1):
+        cells = [cell for cell in grid.cells if cell.task == task]
         try:
             each, sizes = _example_seconds(cells[0])
         except NobackError as error:
@@ -41,8 +41,8 @@ def estimate(grid: Grid, watcher: Watcher) -> dict[str, Any]:
             looks = (steps // cell.config.look_every + 1) * sizes["validation"] + 3 * sizes["test"]
             seconds += each * (steps * batch * cost + (looks if steps else sum(sizes.values())))
             forwards += steps * (1 if cell.method.baseline == "adam" else cell.config.estimator.forwards)
-        watcher.progress("timing a forward of each task", len(gaps) + 1, len(grid.tasks))
-    return {"cells": len(grid.cells()), "forwards": forwards, "seconds": round(seconds), "gaps": gaps}
+        watcher.progress("timing a forward of each task", number, len(grid.tasks))
+    return {"cells": len(grid.cells), "forwards": forwards, "seconds": round(seconds), "gaps": gaps}
 
 
 def _example_seconds(cell: Cell) -> tuple[float, dict[str, int]]:
@@ -63,21 +63,39 @@ def reproduce(
     grid: Grid, folder: Path, *, watcher: Watcher, stop: Callable[[], bool] = lambda: False
 ) -> dict[str, Any]:
     """Run every cell that has not ended, and write the table after each."""
-    cells, began = grid.cells(), time.monotonic()
+    cells, began = grid.cells, time.monotonic()
     table = _begun(grid, folder)
-    (folder / "cells").mkdir(exist_ok=True)
     for number, cell in enumerate(cells, start=1):
-        done = folder / "cells" / f"{cell.name}.json"
-        if not done.is_file():
-            watcher.note(f"{cell.name} ({number} of {len(cells)})")
-            write_whole(done, json.dumps(_finished(cell, folder, watcher, stop), indent=1))
-        table["cells"][cell.name] = json.loads(done.read_text(encoding="utf-8"))
-        table["seconds"] = round(sum(one.get("seconds", 0.0) for one in table["cells"].values()), 1)
-        table["rows"] = summarised(grid, table["cells"])
-        write_whole(folder / FILE, json.dumps(table, indent=1))
-        write_whole(folder / "table.md", markdown(table["rows"], grid))
+        ended = folder / "cells" / f"{cell.name}.json"
+        if ended.is_file():
+            table["cells"][cell.name] = _read(ended)
+            continue
+        watcher.note(f"{cell.name} ({number} of {len(cells)})")
+        found = _finished(cell, folder, watcher, stop)
+        if "gap" not in found or found.get("diverged"):  # another gap may be filled by the time the command runs again
+            write_whole(ended, json.dumps(found, indent=1))
+        table["cells"][cell.name] = found
+        _write(table, grid, folder)
+    _write(table, grid, folder)
     table["wall_seconds"] = round(time.monotonic() - began, 1)
     return {"folder": str(folder), **table}
+
+
+def _write(table: dict[str, Any], grid: Grid, folder: Path) -> None:
+    table["seconds"] = round(sum(one.get("seconds", 0.0) for one in table["cells"].values()), 1)
+    table["rows"] = summarised(grid, table["cells"])
+    write_whole(folder / FILE, json.dumps(table, indent=1))
+    write_whole(folder / "table.md", markdown(table["rows"], grid))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict):
+        raise InputError(f"{str(path)!r} is damaged; delete it, and the same command makes it anew")
+    return found
 
 
 def _begun(grid: Grid, folder: Path) -> dict[str, Any]:
@@ -85,12 +103,15 @@ def _begun(grid: Grid, folder: Path) -> dict[str, Any]:
     plan = json.loads(json.dumps(dataclasses.asdict(grid)))
     found = folder / FILE
     if found.is_file():
-        before = json.loads(found.read_text(encoding="utf-8"))
+        before = _read(found)
         if before.get("grid") != plan:
             raise InputError(f"{str(folder)!r} holds the reproduction of another grid; choose another --out")
-    elif folder.exists() and any(folder.iterdir()):
+    elif folder.is_dir() and any(folder.iterdir()):
         raise InputError(f"folder {str(folder)!r} is not empty and holds no reproduction; choose another --out")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        (folder / "cells").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"folder {str(folder)!r} cannot be made: {error.strerror}") from None
     table = {"kind": "reproduction", "grid": plan, "versions": versions(), "cells": {}, "rows": []}
     if not found.is_file():
         write_whole(found, json.dumps(table, indent=1))
@@ -101,14 +122,16 @@ def _finished(cell: Cell, folder: Path, watcher: Watcher, stop: Callable[[], boo
     """What a cell gave; where it could not run, the sentence that says why."""
     try:
         if cell.method.baseline is not None:
-            found = baseline(cell.config, cell.method.baseline, lr=cell.lr, watcher=watcher, stop=stop)
+            found = baseline(cell.config, cell.method.baseline, watcher=watcher, stop=stop)
             return {"validation": found.validation, "test": found.best, **_cost(dataclasses.asdict(found))}
         return _trained(cell, folder / "runs" / cell.name, watcher, stop)
     except Interrupted:
         raise Interrupted(f"stopped; nothing is lost: the same command with --out {folder} goes on") from None
+    except InUseError:
+        raise
     except (InputError, Diverged) as error:
         watcher.note(f"{cell.name}: {error}")
-        return {"gap": str(error)}
+        return {"gap": str(error), **({"diverged": True} if isinstance(error, Diverged) else {})}
 
 
 def _trained(cell: Cell, path: Path, watcher: Watcher, stop: Callable[[], bool]) -> dict[str, Any]:

@@ -6,13 +6,14 @@ import dataclasses
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from noback.baselines import METHODS as BASELINES
 from noback.config import RunConfig, config_of, read_config
 from noback.errors import InputError
-from noback.options import suggestion, whole
+from noback.options import check_seed, positive, suggestion, whole
 
 _KEYS = ("about", "model", "data", "tasks", "shots", "seeds", "test_limit", "methods")
 _METHOD_KEYS = ("name", "baseline", "lrs", "options")
@@ -46,7 +47,7 @@ class Cell:
     config: RunConfig
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Grid:
     """Everything that a reproduction is to run."""
 
@@ -59,8 +60,9 @@ class Grid:
     test_limit: int
     methods: tuple[Method, ...]
 
+    @cached_property
     def cells(self) -> list[Cell]:
-        """Every run, the quick ones of a task first."""
+        """Every run, task by task."""
         return [
             self._cell(method, task, shots, seed, lr)
             for task in self.tasks
@@ -71,8 +73,9 @@ class Grid:
         ]
 
     def _cell(self, method: Method, task: str, shots: int, seed: int, lr: float | None) -> Cell:
+        name = Path(task).stem  # a task of one's own goes by the path of its file
         table: dict[str, Any] = {
-            **method.options, "model": self.model, "task": task, "data": str(Path(self.data) / task), "shots": shots,
+            **method.options, "model": self.model, "task": task, "data": str(Path(self.data) / name), "shots": shots,
             "seed": seed, "data_seed": seed, "test_limit": self.test_limit,
         }  # fmt: skip
         config = config_of(table)
@@ -80,7 +83,7 @@ class Grid:
             config = dataclasses.replace(config, rule=dataclasses.replace(config.rule, lr=lr))
         rate = "" if lr is None else f"-lr{lr:g}"
         slug = "".join(letter if letter.isalnum() else "-" for letter in method.name.lower()).strip("-")
-        return Cell(f"{task}-k{shots}-seed{seed}-{slug}{rate}", method, task, shots, seed, lr, config)
+        return Cell(f"{name}-k{shots}-seed{seed}-{slug}{rate}", method, task, shots, seed, lr, config)
 
 
 def read_grid(path: Path, *, model: str | None = None, data: str | None = None) -> Grid:
@@ -94,19 +97,25 @@ def grid_of(table: Mapping[str, Any]) -> Grid:
     for key in ("tasks", "shots", "seeds", "methods"):
         if not isinstance(table.get(key), list) or not table[key]:
             raise InputError(f"entry {key!r} of the grid is {table.get(key)!r}; expected a list that is not empty")
+    texts = {key: table.get(key, default) for key, default in (("about", ""), ("model", "mini"), ("data", "data"))}
+    for key, text in (*texts.items(), *(("a task", task) for task in table["tasks"])):
+        if not isinstance(text, str):
+            raise InputError(f"{key} of the grid is {text!r}; expected a text")
     for number in table["shots"]:
         whole("shots", number)
+    for number in table["seeds"]:
+        check_seed("a seed of the grid", number, 2**32)
+    limit = table.get("test_limit", 1000)
+    whole("test_limit", limit)
     grid = Grid(
-        about=str(table.get("about", "")),
-        model=str(table.get("model", "mini")),
-        data=str(table.get("data", "data")),
+        **texts,
         tasks=tuple(table["tasks"]),
         shots=tuple(table["shots"]),
         seeds=tuple(table["seeds"]),
-        test_limit=int(table.get("test_limit", 1000)),
+        test_limit=limit,
         methods=tuple(_method(entry) for entry in table["methods"]),
     )
-    names = [cell.name for cell in grid.cells()]  # refuses options that do not exist
+    names = [cell.name for cell in grid.cells]  # refuses options that do not exist
     if len(set(names)) < len(names):
         raise InputError("the grid names a method, task, seed or learning rate twice; expected each once")
     return grid
@@ -119,8 +128,15 @@ def _method(entry: Any) -> Method:
     baseline = entry.get("baseline")
     if baseline is not None and baseline not in BASELINES:
         raise InputError(f"baseline of method {entry['name']!r} is {baseline!r}; expected {', '.join(BASELINES)}")
-    lrs = entry.get("lrs") or [None]
-    return Method(str(entry["name"]), baseline, tuple(lrs), dict(entry.get("options", {})))
+    name, lrs, options = entry["name"], entry.get("lrs", []), entry.get("options", {})
+    if not isinstance(name, str) or not isinstance(lrs, list) or not isinstance(options, Mapping):
+        raise InputError(f"method {name!r} of the grid: expected a text as name, a list as lrs, a table as options")
+    for lr in lrs:
+        positive(f"an lr of method {name!r}", lr)
+    for key in ("model", "task", "data", "shots", "seed", "data_seed", "test_limit"):
+        if key in options:
+            raise InputError(f"options of method {name!r} hold {key!r}, which is the grid's own; leave it out")
+    return Method(name, baseline, tuple(lrs) or (None,), dict(options))
 
 
 def _check_keys(table: Mapping[str, Any], known: tuple[str, ...], what: str) -> None:
@@ -129,6 +145,7 @@ def _check_keys(table: Mapping[str, Any], known: tuple[str, ...], what: str) -> 
             raise InputError(f"{what} has an unknown entry {key!r}{suggestion(key, known)}")
 
 
+@lru_cache(maxsize=1)
 def published() -> dict[str, Any]:
     """The published table: method -> shots -> task -> [mean, standard deviation]."""
     found: dict[str, Any] = tomllib.loads((Path(__file__).parent / "published.toml").read_text(encoding="utf-8"))

@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from noback.reproduction.grid import Grid, Method, published
+from noback.reproduction.grid import Cell, Grid, Method, published
 
 
 def summarised(grid: Grid, cells: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """One row a method and number of shots, one entry a task: its accuracy over the seeds, or its gap by name."""
     rows = []
+    groups: dict[tuple[str, str, int, int], list[Cell]] = defaultdict(list)
+    for cell in grid.cells:
+        groups[cell.method.name, cell.task, cell.shots, cell.seed].append(cell)
     for method in grid.methods:
         for shots in grid.shots if method.trains else grid.shots[:1]:
-            entries = {task: _entry(grid, cells, method, task, shots) for task in grid.tasks}
+            entries = {task: _entry(groups, grid, cells, method, (task, shots)) for task in grid.tasks}
             rows.append({"method": method.name, "shots": shots if method.trains else 0, "tasks": entries})
     return rows
 
 
-def _entry(grid: Grid, cells: Mapping[str, Mapping[str, Any]], method: Method, task: str, shots: int) -> dict[str, Any]:
+def _entry(
+    groups: Mapping[tuple[str, str, int, int], Sequence[Cell]],
+    grid: Grid,
+    cells: Mapping[str, Mapping[str, Any]],
+    method: Method,
+    place: tuple[str, int],
+) -> dict[str, Any]:
     """Mean and deviation in percent over the seeds that have ended; what is missing is said."""
+    task, shots = place
     scores, chosen, gaps = [], [], []
     for seed in grid.seeds if method.trains else grid.seeds[:1]:
-        tried = [
-            (cell, cells.get(cell.name))
-            for cell in grid.cells()
-            if (cell.method, cell.task, cell.shots, cell.seed) == (method, task, shots, seed)
-        ]
+        tried = [(cell, cells.get(cell.name)) for cell in groups[method.name, task, shots, seed]]
         ended = [(cell, found) for cell, found in tried if found is not None and "gap" not in found]
         gaps += [str(found["gap"]) for _, found in tried if found is not None and "gap" in found]
         if ended:
