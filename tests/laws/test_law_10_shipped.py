@@ -25,6 +25,7 @@ SOONER = {
     "train": ["--steps", "2", "--batch", "4", "--test-limit", "8"],
     "compare": ["--steps", "2", "--batch", "4", "--test-limit", "8"],
     "epsilon": ["--probes", "2", "--batch", "4"],
+    "baseline": ["--steps", "2", "--batch", "4", "--test-limit", "8"],
 }
 
 
