@@ -61,7 +61,7 @@ def test_the_cost_of_a_method_is_the_sum_of_its_cells_and_their_largest_memory(f
     assert 'data-figure="MeZO-seconds" data-value="63.0"' in text
     assert 'data-figure="MeZO-peak-memory" data-value="1000005"' in text
     assert 'data-figure="zero-shot-forwards" data-value="10"' in text
-    assert "includes the cells before" in text
+    assert "Peak memory is that of the whole process" in text
 
 
 def test_a_gap_is_marked_in_the_table_and_its_sentence_is_listed(folder, page_text):

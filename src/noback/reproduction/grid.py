@@ -131,7 +131,7 @@ def _method(entry: Any) -> Method:
     name, lrs, options = entry["name"], entry.get("lrs", []), entry.get("options", {})
     if not isinstance(name, str) or not isinstance(lrs, list) or not isinstance(options, Mapping):
         raise InputError(f"method {name!r} of the grid: expected a text as name, a list as lrs, a table as options")
-    for lr in lrs:
+    for lr in (each for each in lrs if each is not None):
         positive(f"an lr of method {name!r}", lr)
     for key in ("model", "task", "data", "shots", "seed", "data_seed", "test_limit"):
         if key in options:
