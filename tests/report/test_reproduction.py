@@ -191,4 +191,4 @@ def test_the_cells_of_the_rows_are_named_as_the_grid_names_them(folder, shots, l
     change(folder, grid={**GRID, "shots": shots, "methods": methods}, rows=summarised(grid, {}), cells={})
     rows = reproduced(read_table(folder, "reproduction")).rows
     names = [name for row in rows for entry in row.entries.values() for name in entry.cells]
-    assert sorted(names) == sorted(cell.name for cell in grid.cells())
+    assert sorted(names) == sorted(cell.name for cell in grid.cells)
