@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from noback.estimators import AdaptTies, TwoSided
     from noback.mezo import MeZO
     from noback.objectives import Accuracy, CrossEntropy, Function, MacroF1
+    from noback.result import Result
     from noback.rules import Sgd
     from noback.run import Run
-    from noback.training import Result, resume, train
+    from noback.training import resume, train
     from noback.tuned import evaluate, export, predict, tuned_run
     from noback.values import Score
 
@@ -43,7 +44,7 @@ _ROOMS = {
     "MeZO": "mezo",
     "NobackError": "errors",
     "Prefix": "adapters",
-    "Result": "training",
+    "Result": "result",
     "Run": "run",
     "RunConfig": "config",
     "Score": "values",

@@ -19,8 +19,9 @@ from noback.health import DIVERGING, slope_figures
 from noback.journal import read_journal
 from noback.objectives import Function
 from noback.options import build, one_of
+from noback.result import Result
 from noback.run import drawn_data, versions
-from noback.training import Diverged, Interrupted, Result, resume, train, with_whole_paths
+from noback.training import Diverged, Interrupted, resume, train, with_whole_paths
 from noback.watching import Silent, Watcher
 
 COMPARED = ("cross_entropy", "accuracy", "head/cross_entropy", "head/accuracy")

@@ -10,53 +10,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
 
 from noback.adapters import Lora
 from noback.config import RunConfig
 from noback.engines import STILL
 from noback.errors import InputError, NobackError
 from noback.folder import RunFolder, next_folder
-from noback.health import DOMINATED, ENOUGH_STEPS, agreement_figures, slope_figures, tie_advice, verdict
+from noback.health import DOMINATED, ENOUGH_STEPS, agreement_figures, slope_figures, tie_advice
 from noback.journal import Contents, EpsChange, Journal, StepRecord, rounded
-from noback.memory import forget_peak, peak_memory
+from noback.memory import forget_peak
 from noback.objectives import Function, ObjectiveError
+from noback.result import Result, finished
 from noback.run import Measured, Run, drawn_data, recorded_config
 from noback.snapshot import prune_snapshots, save_snapshot
 from noback.values import Estimate, Score
 from noback.watching import Watcher
-
-_MISTAKES = 20  # the worst ones that a report shows
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a finished run has to say; accuracies are of the test set."""
-
-    run: str
-    task: str
-    metric: str
-    objective: str
-    zero_shot: float
-    final: float
-    best: float
-    best_step: int
-    steps: int
-    forwards: int
-    seconds: float
-    journal_bytes: int
-    peak_memory_bytes: int
-    weights: str
-    final_weights: str
-    zero_slope_share: float
-    mean_abs_slope: float
-    min_abs_slope: float
-    max_abs_slope: float
-    verdict: str
-    evidence: tuple[str, ...]
 
 
 class Interrupted(NobackError):
@@ -181,7 +149,7 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Resul
         step += 1
         watcher.stepped(step, config.steps, estimate)
         warned = warned or _warned_of_ties(run, contents, eps)
-    return _result(run, contents, zero_shot, earlier + time.monotonic() - began)
+    return finished(run, contents, zero_shot, earlier + time.monotonic() - began)
 
 
 def _begin(run: Run, contents: Contents) -> None:
@@ -317,65 +285,6 @@ def _check_finite(estimate: Estimate, step: int, folder: RunFolder) -> None:
 
 def _seconds_before(folder: RunFolder) -> float:
     return max((float(line.get("seconds", 0.0)) for line in folder.read_metrics()), default=0.0)
-
-
-def _result(run: Run, contents: Contents, zero_shot: Score, seconds: float) -> Result:
-    """Test the last weights and the best; the run is left with the best."""
-    config = run.config
-    answers = run.answers("test")
-    final, final_weights = _tested(run, config.steps, "final", *answers), run.weights.digest()
-    best = contents.best()
-    best_step = best.step if best else config.steps
-    if best_step != config.steps:
-        run.go_to(best_step, contents)
-        answers = run.answers("test")
-    tested = _tested(run, best_step, "best", *answers)
-    run.folder.add_metrics(kind="mistakes", step=best_step, mistakes=_mistakes(run, *answers))
-    judged = verdict(contents, run.folder.read_metrics())
-    result = Result(
-        run=str(run.folder.path),
-        task=run.task.spec.name,
-        metric=run.task.spec.metric,
-        objective=config.objective.kind,
-        zero_shot=zero_shot.accuracy,
-        final=final.accuracy,
-        best=tested.accuracy,
-        best_step=best_step,
-        steps=config.steps,
-        forwards=config.steps * config.estimator.forwards,
-        seconds=round(seconds, 3),
-        journal_bytes=run.folder.journal.stat().st_size,
-        peak_memory_bytes=peak_memory(),
-        weights=run.weights.digest(),
-        final_weights=final_weights,
-        **slope_figures([slope for record in contents.steps for slope in record.slopes]),
-        verdict=judged.word,
-        evidence=judged.evidence,
-    )
-    run.folder.add_metrics(kind="result", **dataclasses.asdict(result))
-    return result
-
-
-def _tested(run: Run, step: int, at: str, logits: Tensor, gold: Tensor) -> Score:
-    score = run.scored(logits, gold)
-    run.folder.add_metrics(kind="test", at=at, step=step, **dataclasses.asdict(score))
-    return score
-
-
-def _mistakes(run: Run, logits: Tensor, gold: Tensor) -> list[dict[str, Any]]:
-    """The wrong answers that the model was surest of."""
-    chances, answers = torch.softmax(logits.double(), dim=1).max(dim=1)
-    wrong = torch.nonzero(answers != gold).view(-1).tolist()
-    texts, sentences = run.task.texts, run.task.sentences("test")
-    return [
-        {
-            "sentences": list(sentences[index]),
-            "gold": texts[int(gold[index])],
-            "answer": texts[int(answers[index])],
-            "chance": round(float(chances[index]), 4),
-        }
-        for index in sorted(wrong, key=lambda index: -float(chances[index]))[:_MISTAKES]
-    ]
 
 
 def with_whole_paths(config: RunConfig) -> RunConfig:

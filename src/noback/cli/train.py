@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from noback.cli.commands import add_json, add_watching, say, stopping, watching, whole_number
 
 if TYPE_CHECKING:
-    from noback.training import Result
+    from noback.result import Result
 
 HELP = "fine-tune a masked language model on a task, with forward passes only"
 DESCRIPTION = """
