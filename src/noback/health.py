@@ -109,7 +109,7 @@ def _trend(losses: Sequence[float]) -> _Trend:
 
 def _word(looks: Sequence[Mapping[str, Any]], trend: _Trend, zeros: float, agreement: float | None, slopes: int) -> str:
     first, last = looks[0], looks[-1]
-    best = max(looks, key=lambda look: (float(look["score"]), -float(look["loss"])))
+    best = max(looks, key=lambda look: (float(look["score"]), -float(look.get("loss", 0.0))))
     worse = last["objective"] > first["objective"] and trend.errors > 3
     if _change(first, last) < -2 or worse or (_change(best, last) < -4 and trend.errors > 0):
         return DIVERGING
@@ -135,7 +135,7 @@ def _in_errors(change: float, error: float) -> float:
 
 def _looked(looks: Sequence[Mapping[str, Any]]) -> str:
     first, last = looks[0], looks[-1]
-    best = max(looks, key=lambda look: (float(look["score"]), -float(look["loss"])))
+    best = max(looks, key=lambda look: (float(look["score"]), -float(look.get("loss", 0.0))))
     return (
         f"validation accuracy {first['accuracy']:.1%} before, {best['accuracy']:.1%} at its best "
         f"(step {best['step']}), {last['accuracy']:.1%} at the end; objective {first['objective']:.3f} before, "
