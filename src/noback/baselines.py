@@ -29,7 +29,7 @@ from noback.watching import Silent, Watcher
 
 METHODS = ("zero-shot", "probe", "adam")
 _PENALTIES = (0.01, 0.1, 1.0, 10.0)  # of the probe: 1 / strength, the best by validation
-# Adam's usual learning rate for what is tuned, from a small grid (docs/log.md).
+# Adam's learning rate for what is tuned: usual choices for models of this size, not tuned here.
 ADAM_LR = {"full": 1e-4, "head": 1e-4, "lora": 1e-3, "prefix": 1e-2}
 
 

@@ -12,7 +12,7 @@ DESCRIPTION = """
 Train one task under several objectives, with the same data, seeds and budget, and show which of them give a signal:
 the share of slopes that are exactly zero, the size of the others, and the accuracy before and after.
 
-  noback compare --steps 150                                         the embedded task: five to eight minutes
+  noback compare --steps 150                                         the embedded task: about six minutes
   noback compare --task sst2 --data DIR --shots 512 --steps 500 --lr 1e-5
   noback compare --objectives cross_entropy,accuracy --eps 1e-2,1e-3,1e-4
 

@@ -66,7 +66,7 @@ def markdown(rows: Sequence[Mapping[str, Any]], grid: Grid) -> str:
     source = published()["model"]
     caption = (
         f"{grid.model}: accuracy in percent, mean (standard deviation) over seeds {', '.join(map(str, grid.seeds))}; "
-        f"in brackets the published figure for {source} (100,000 steps, five seeds)."
+        f"in brackets the published figure for {source} (five seeds; MeZO took 100,000 steps)."
     )
     listed = [f"- {mark}: {text}" for text, mark in notes.items()]
     return "\n".join([caption, "", *lines, *([""] if listed else []), *listed]) + "\n"
