@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from noback.adapters import floating
+from noback.adapters import Full, Head, base_tensors, refuse_quantised
 from noback.config import RunConfig, config_of, read_config
 from noback.engines import STILL, Engine, Local, Opened, model_limit, open_classifier, open_model
 from noback.errors import DamagedError, InputError
@@ -47,7 +47,7 @@ class Run:
         self.config, self.folder, self.watcher = config.settled(), folder, watcher or Silent()
         self._spec = spec or spec_for(config.task, config.columns)
         self.model, self.tokenizer, fresh = self._opened()
-        self.base = digest(floating(self.model))
+        self.base = digest(base_tensors(self.model))
         for_head = config.adapter.head_seed is not None
         self.task = Task(self._spec, self.tokenizer, model_limit(self.model), for_head=for_head)
         self.weights = Weights(config.adapter.attach(self.model, fresh, config.seed), config.noise)
@@ -84,7 +84,11 @@ class Run:
     def _opened(self) -> Opened:
         """The base model as its folder or the hub gives it, with a fresh head where the adapter asks for one."""
         name, dtype, seed = self.config.model, self.config.dtype, self.config.adapter.head_seed
-        return open_model(name, dtype) if seed is None else open_classifier(name, dtype, self._spec.labels, seed)
+        if self.config.quantise is not None and isinstance(self.config.adapter, (Full, Head)):
+            refuse_quantised(self.config.adapter.kind)
+        if seed is not None:
+            return open_classifier(name, dtype, self._spec.labels, seed)
+        return open_model(name, dtype, quantise=self.config.quantise)
 
     def header(self) -> dict[str, Any]:
         """What the journal says about itself: with the base weights, enough to replay it."""

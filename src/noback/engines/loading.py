@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from noback.adapters import refuse_quantised
 from noback.directions import drawn
 from noback.embedded import MODELS
+from noback.engines.quantised import prepare_quantised, quantisation, quantised_by
 from noback.errors import InputError
 from noback.options import suggestion
 from noback.weights import DTYPES
@@ -26,16 +28,17 @@ class Opened(NamedTuple):
     fresh: tuple[str, ...] = ()
 
 
-def open_model(name: str, dtype: str) -> Opened:
-    """A masked LM in the dtype; one that lacks weights is refused."""
+def open_model(name: str, dtype: str, *, quantise: str | None = None) -> Opened:
+    """A masked LM in the dtype, quantised where that is asked; one that lacks weights is refused."""
     import transformers
 
-    model, tokenizer, missing = _opened(name, dtype, transformers.AutoModelForMaskedLM)
+    model, tokenizer, missing = _opened(name, dtype, transformers.AutoModelForMaskedLM, quantise=quantise)
     if missing:
         raise InputError(
             f"model {name!r} lacks weights of its masked-LM head or body ({', '.join(missing[:3])}), which would be "
             "random; expected a checkpoint of a masked LM with its head"
         )
+    prepare_quantised(model)
     return Opened(model, tokenizer)
 
 
@@ -43,7 +46,10 @@ def open_classifier(name: str, dtype: str, labels: Sequence[str], seed: int) -> 
     """The architecture's classifier over a model's body, with a fresh head: a pure function of the seed."""
     import transformers
 
-    named = {"id2label": dict(enumerate(labels)), "label2id": {label: index for index, label in enumerate(labels)}}
+    named: dict[str, Any] = {
+        "id2label": dict(enumerate(labels)),
+        "label2id": {label: index for index, label in enumerate(labels)},
+    }
     verbosity = transformers.utils.logging.get_verbosity()
     transformers.utils.logging.set_verbosity_error()  # it would warn that the head is random, which is the point
     try:
@@ -58,7 +64,9 @@ def open_classifier(name: str, dtype: str, labels: Sequence[str], seed: int) -> 
     return Opened(model, tokenizer, missing)
 
 
-def _opened(name: str, dtype: str, architecture: Any, **settings: Any) -> tuple[Any, Any, tuple[str, ...]]:
+def _opened(
+    name: str, dtype: str, architecture: Any, *, quantise: str | None = None, **settings: Any
+) -> tuple[Any, Any, tuple[str, ...]]:
     """The model, its tokenizer, and the names of the weights that the checkpoint lacks."""
     import transformers
 
@@ -66,6 +74,12 @@ def _opened(name: str, dtype: str, architecture: Any, **settings: Any) -> tuple[
     keep_freed_memory()
     path = str(MODELS.get(name, name))
     options = {} if Path(path).is_dir() else _hub_options(name)
+    method = quantised_by(path, options)
+    if method and quantise:
+        raise InputError(f"model {name!r} is quantised already, by {method}; leave out --quantise")
+    if method and architecture is transformers.AutoModelForSequenceClassification:
+        refuse_quantised("head")
+    settings |= quantisation(quantise)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)
         model, report = architecture.from_pretrained(
