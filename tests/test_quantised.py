@@ -237,6 +237,15 @@ def test_full_tuning_is_refused_where_quantising_is_asked(noback, adapter):
     assert f"adapter '{adapter}' tunes the model's own weights and these are quantised" in said
 
 
+def test_a_comparison_with_heads_is_refused_before_its_first_run(noback, data_folder, tmp_path):
+    options = ("--data", data_folder, "--adapter", "lora", "--quantise", "int8", "--out", tmp_path / "out")
+    code, _, said = noback("compare", *options)
+    assert code == 2
+    assert "'head/cross_entropy' tunes a head" in said
+    assert "--objectives cross_entropy,accuracy" in said
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_unknown_word_is_refused(noback):
     code, _, said = noback("train", "--quantise", "int5", "--adapter", "lora")
     assert code == 2
