@@ -45,8 +45,8 @@ def quantised_by(path: str, options: Mapping[str, Any]) -> str | None:
 def prepare_quantised(model: Any) -> None:
     """Let a quantised model's linears multiply without rounding activations.
 
-    The library's own int8 product rounds the activations too, and its int4 product does on some processors. A slope
-    is a small difference of losses and drowns in that rounding.
+    The library's own int8 product rounds the activations too, and its int4 product does on CPUs with AVX512-BF16. A
+    slope is a small difference of losses and drowns in that rounding.
     """
     if not is_quantised(model) or model.quantization_method != "bitsandbytes":
         return
