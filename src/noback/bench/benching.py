@@ -31,8 +31,7 @@ def bench(
 ) -> dict[str, Any]:
     """Every figure of a case, as JSON holds it; stopped early, what is there so far."""
     watcher = watcher or Silent()
-    watcher.note(f"making {case.model or case.shape} in {case.dtype}")
-    subject = subject_of(case)
+    subject = subject_of(case, watcher.note)
 
     def tell(what: str, done: int, total: int) -> None:
         if stop():
@@ -106,6 +105,8 @@ def _swept(tuned: Tuned, device: torch.device) -> dict[str, Any]:
     if not tuned:
         return {"gap": "nothing is tuned"}
     seen, figures = Measured(), {}
+    for tensor in tuned.values():
+        tensor.grad = None  # left where Adam ran out of memory
     release(device)
     with gap_in(seen):
         figures = sweep(Weights(tuned), device)

@@ -39,17 +39,17 @@ def eager_together(subject: Subject) -> Step:
 
 def graphed(subject: Subject) -> Step:
     """A CUDA graph, replayed twice."""
-    return _twice(_captured(_inference(PlainForward(subject))))
+    return _twice(_Captured(_inference(PlainForward(subject))))
 
 
 def graphed_together(subject: Subject) -> Step:
     """A CUDA graph of one forward of a batch twice as large."""
-    return _captured(_inference(PlainForward(subject, times=2)))
+    return _Captured(_inference(PlainForward(subject, times=2)))
 
 
 def compiled(subject: Subject) -> Step:
     """Compiled by torch.compile, then captured in a CUDA graph, replayed twice."""
-    return _twice(_captured(_inference(PlainForward(subject, compiled=True))))
+    return _twice(_Captured(_inference(PlainForward(subject, compiled=True))))
 
 
 _EVERYWHERE: dict[str, Callable[[Subject], Step]] = {"eager": eager, "eager, one batch": eager_together}
@@ -154,15 +154,22 @@ def _twice(step: Step) -> Step:
     return lambda: (step(), step())
 
 
-def _captured(step: Step) -> Step:
-    """The step as a CUDA graph, after a warm-up on a stream of its own, as PyTorch asks."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph.replay
+class _Captured:
+    """A step as a CUDA graph, after a warm-up on a stream of its own, as PyTorch asks."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step  # holds the tensors that the graph reads
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                step()
+        torch.cuda.current_stream().wait_stream(stream)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._answer = step()
+
+    def __call__(self) -> object:
+        """Run the graph; its answer stands where it stood at the capture."""
+        self._graph.replay()
+        return self._answer

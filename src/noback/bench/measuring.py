@@ -57,9 +57,10 @@ class Meter:
             one = self.found[name] = Measured()
             with gap_in(one):
                 steps[name] = self._warmed(name, make, one)
+        what = f"timing {len(steps)} steps in turns" if len(steps) > 1 else f"timing {' '.join(steps)}"
         for turn in range(self._repeats):
             for name, step in steps.items():
-                self._tell(f"timing {' and '.join(steps)}", turn, self._repeats)
+                self._tell(what, turn, self._repeats)
                 one = self.found[name]
                 with gap_in(one):
                     if one.gap is None:

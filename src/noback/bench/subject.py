@@ -38,12 +38,13 @@ class Subject:
         return self.batch.inputs["input_ids"].numel()
 
 
-def subject_of(case: BenchCase) -> Subject:
+def subject_of(case: BenchCase, note: Callable[[str], None]) -> Subject:
     """The case's model and batch; what the model cannot take is refused before it is made."""
     device, dtype = device_of(case.device), DTYPES[case.dtype]
     shape = None if case.model else SHAPES[case.shape]
     if shape is not None:
         case.check_tokens(shape.limit)
+        note(f"making {case.shape} with random weights in {case.dtype}")
         model = _made(case, shape, dtype, device)
         return subject_with(model, case, device, masked=shape.masked, mask=shape.numbers["vocab_size"] - 1)
     model, tokenizer, *_ = open_model(case.model or case.shape, case.dtype)

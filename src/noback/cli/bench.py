@@ -17,7 +17,7 @@ Measure, in one run, one training step of noback; the two bare forwards that it 
 way found (on a CUDA device also as a CUDA graph and compiled); the published order of work; and Adam by
 back-propagation. Then the sweep: the in-place update of all weights against a copy of as many bytes.
 
-  noback bench                                                     the embedded model: about three minutes
+  noback bench                                                     the embedded model: a few minutes
   noback bench --shape roberta-large --dtype bfloat16              random weights of that shape
   noback bench --shape opt-13b --dtype bfloat16 --batch 16 --tokens 400 --without adam
   noback bench --model roberta-base --adapter lora --out bench.json
