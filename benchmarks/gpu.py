@@ -34,15 +34,25 @@ def main() -> None:
     parser.add_argument("--repeats", default="20")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    results: dict = {"machine": None, "cases": []}
     for line in (line for line in CASES if arguments.only in line):
         found = run([*line.split(), "--device", arguments.device, "--repeats", arguments.repeats])
         machine = found.pop("machine", None)
-        if results["machine"] is None and machine is not None:
-            results["machine"] = machine | ({"commit": arguments.commit} if arguments.commit else {})
-        results["cases"].append({"command": f"noback bench {line}", **found})
-        arguments.out.parent.mkdir(exist_ok=True)
-        arguments.out.write_text(json.dumps(results, indent=2) + "\n")
+        if machine is not None and arguments.commit:
+            machine["commit"] = arguments.commit
+        add(arguments.out, machine, {"command": f"noback bench {line}", **found})
+
+
+def add(out: Path, machine: dict | None, case: dict) -> None:
+    """Put a case into the results file, in place of an earlier one; figures from elsewhere leave it."""
+    results = json.loads(out.read_text()) if out.exists() else {"machine": None, "cases": []}
+    if machine is not None and results["machine"] is not None:
+        before, now = ({**one, "date": None} for one in (results["machine"], machine))
+        results["cases"] = results["cases"] if before == now else []
+    kept = [one for one in results["cases"] if one["command"] != case["command"]]
+    order = [f"noback bench {line}" for line in CASES]
+    cases = sorted([*kept, case], key=lambda one: order.index(one["command"]))
+    out.parent.mkdir(exist_ok=True)
+    out.write_text(json.dumps({"machine": machine or results["machine"], "cases": cases}, indent=2) + "\n")
 
 
 def run(flags: list[str]) -> dict:

@@ -8,7 +8,7 @@ import torch
 from noback.adapters import Full
 from noback.bench import CONTENDERS, SHAPES, BenchCase, Shape, benching, measuring
 from noback.bench.benching import bench, bench_subject
-from noback.bench.contenders import NobackStep, adam, eager, eager_together
+from noback.bench.contenders import NobackStep, adam, eager, eager_together, ways
 from noback.bench.measuring import Measured, Meter, Stopped, gap_in
 from noback.bench.published import PublishedStep
 from noback.bench.shapes import random_model
@@ -224,6 +224,23 @@ def test_two_forwards_are_two_batches_or_one_of_twice_the_size():
     one, two = eager(subject)()
     both = eager_together(subject)()
     torch.testing.assert_close(torch.cat([one, two]), both)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("default")  # compilers have their own opinions
+@pytest.mark.parametrize("kind", TINY)
+def test_every_way_of_running_forwards_on_a_cuda_device_gives_the_same_logits(kind):
+    device = torch.device("cuda")
+    model = random_model(TINY[kind], torch.float32, device)
+    subject = subject_with(model, CASE, device, masked=TINY[kind].masked, mask=299)
+    answers = {}
+    for name, make in ways(device).items():
+        step = make(subject)
+        step()
+        answer = step()
+        answers[name] = answer if isinstance(answer, torch.Tensor) else torch.cat(answer)
+    for name, answer in answers.items():
+        torch.testing.assert_close(answer, answers["eager"], atol=1e-4, rtol=1e-3, msg=name)
 
 
 def test_stopping_is_no_gap():

@@ -3,7 +3,7 @@
 `noback.bench.benching.bench(BenchCase(...))` measures; what stands here needs no torch.
 """
 
-from noback.bench.case import CONTENDERS, BenchCase
+from noback.bench.case import CONTENDERS, OPTIONAL, BenchCase
 from noback.bench.shapes import SHAPES, Shape
 
-__all__ = ["CONTENDERS", "SHAPES", "BenchCase", "Shape"]
+__all__ = ["CONTENDERS", "OPTIONAL", "SHAPES", "BenchCase", "Shape"]

@@ -21,7 +21,7 @@ Step = Callable[[], object]
 Tell = Callable[[str, int, int], None]  # what is going on, done, of; it raises Stopped when that is asked
 WARM_UP = 4  # steps; an engine checks itself in the first, and may compile or capture in the next
 _SWEEPS = 10
-_MOVE = Move((Term(1, 1e-12),))
+MOVE = Move((Term(1, 1e-12),))  # hardly any
 
 
 class Stopped(Exception):
@@ -104,7 +104,7 @@ def sweep(weights: Weights, device: torch.device) -> dict[str, float]:
     target = torch.ones_like(source)
     seconds: dict[str, list[float]] = {"noback": [], "copy": []}
     for turn in range(_SWEEPS + 2):
-        for name, call in (("noback", lambda: weights.advance([_MOVE])), ("copy", lambda: target.copy_(source))):
+        for name, call in (("noback", lambda: weights.advance([MOVE])), ("copy", lambda: target.copy_(source))):
             taken = clocked(call, device)
             if turn >= 2:  # the first two warm up
                 seconds[name].append(taken)

@@ -31,13 +31,13 @@ _NAMES = {"forwards": "two bare forwards", "noback": "noback", "published": "pub
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The command's flags, made from the case's fields."""
-    from noback.bench import CONTENDERS, BenchCase
+    from noback.bench import OPTIONAL, BenchCase
 
     for item in fields(BenchCase):
         text, choices = item.metadata["help"], item.metadata["choices"]
         text += f": {', '.join(choices)}" if choices else ""
         if item.name == "without":
-            parser.add_argument("--without", metavar="NAMES", help=f"{text}: {', '.join(CONTENDERS)}")
+            parser.add_argument("--without", metavar="NAMES", help=f"{text}: {', '.join(OPTIONAL)}")
         elif item.name == "tf32":
             parser.add_argument("--tf32", action=argparse.BooleanOptionalAction, help=text)
         else:
