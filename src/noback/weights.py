@@ -192,7 +192,7 @@ class Weights:
         """The sweeps on the tensors' GPU; with `look`, made anew where a storage has changed."""
         if self._on_gpu is not None and not look:
             return self._on_gpu[1]
-        storage = [(tensor.data_ptr(), tensor.dtype) for tensor in self._tensors.values()]
+        storage = [tensor.data_ptr() for tensor in self._tensors.values()]
         if self._on_gpu is None or self._on_gpu[0] != storage:
             parts = [(self._matrix(name), self._place(name), is_decayed(name)) for name in self._tensors]
             self._on_gpu = (storage, gpu_sweeps(parts, self.family))

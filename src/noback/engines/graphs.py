@@ -24,6 +24,8 @@ class Graphs:
 
     def __init__(self, device: torch.device, most: int = 64) -> None:
         self._device, self._most = device, most
+        # One stream for plain and captured forwards: a library's workspace belongs to a stream, and two would be held.
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._seen: set[Hashable] = set()
         self._captured: dict[Hashable, _Captured] = {}
         self._pool: Any = None
@@ -55,7 +57,7 @@ class Graphs:
             self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, pool=self._pool):
+            with torch.cuda.graph(graph, pool=self._pool, stream=self.stream):
                 output = forward(held)
         except torch.OutOfMemoryError:
             raise

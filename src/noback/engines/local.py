@@ -69,7 +69,7 @@ class Local:
         """The label logits of the batch at each point: float32 [examples, labels] each, on the CPU."""
         while True:
             try:
-                with self._precision():
+                with self._on_the_device():
                     return self._scored(batch, points)
             except torch.OutOfMemoryError as error:
                 self._take_less(batch, points, error)
@@ -104,15 +104,17 @@ class Local:
         )
 
     @contextmanager
-    def _precision(self) -> Iterator[None]:
-        """Float32 products in TF32 where that was asked for, and in float32 where not."""
+    def _on_the_device(self) -> Iterator[None]:
+        """Within, a GPU's work goes to the engine's stream, its float32 products in TF32 only where that was asked."""
         if self._graphs is None:
             yield
             return
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("high" if self._tf32 else "highest")
+        self._graphs.stream.wait_stream(torch.cuda.current_stream(self._device))
         try:
-            yield
+            with torch.cuda.stream(self._graphs.stream):
+                yield
         finally:
             torch.set_float32_matmul_precision(before)
 
@@ -183,7 +185,8 @@ class Local:
         """One point by itself: every torch function sees the tuned tensors there. Right for any model, and slower."""
         displaced = Displaced(self._weights, self._names, [point]) if point.terms else nullcontext()
         plain = {name: tensor for name, tensor in inputs.items() if name != _POSITIONS}
-        with displaced, self._readout.reading(inputs[_POSITIONS]):
+        rows = self._probes.asked_rows(point, len(inputs[_POSITIONS]))
+        with displaced, rows, self._readout.reading(inputs[_POSITIONS]):
             return self._readout.label_logits(self._model(**plain).logits)
 
 

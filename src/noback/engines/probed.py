@@ -45,6 +45,16 @@ class Probes:
         self.used_outside: set[str] = set()  # tuned tensors that the first forward used outside their module
 
     @contextmanager
+    def asked_rows(self, point: Move, examples: int) -> Iterator[None]:
+        """Within, the model takes `examples` rows, and the linears of which some outputs are asked give only those."""
+        self._points, self._examples, self._only, self._small = [point], examples, None, {}
+        self._moving = bool(point.terms)
+        with ExitStack() as stack:
+            for module in self._rows:
+                stack.enter_context(replaced_forward(module, self._forward_of(module)))
+            yield
+
+    @contextmanager
     def at(self, points: Sequence[Move], examples: int) -> Iterator[None]:
         """Within, the model takes len(points) * examples rows, and each unit gives each probe its own weights."""
         self._points, self._examples, self._only = points, examples, None
