@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from noback.bench.case import BenchCase
 from noback.bench.shapes import SHAPES, Shape, random_model
-from noback.engines import model_limit, open_model
+from noback.engines import keep_freed_memory, model_limit, open_model
 from noback.engines.probed import is_plain, replaced_forward
 from noback.errors import InputError
 from noback.tasks import Batch
@@ -32,11 +32,6 @@ class Subject:
     base: nn.Module  # the part of the model below its head
     device: torch.device
 
-    @property
-    def tokens(self) -> int:
-        """Tokens in the batch."""
-        return self.batch.inputs["input_ids"].numel()
-
 
 def subject_of(case: BenchCase, note: Callable[[str], None]) -> Subject:
     """The case's model and batch; what the model cannot take is refused before it is made."""
@@ -44,6 +39,7 @@ def subject_of(case: BenchCase, note: Callable[[str], None]) -> Subject:
     shape = None if case.model else SHAPES[case.shape]
     if shape is not None:
         case.check_tokens(shape.limit)
+        keep_freed_memory()  # as for a model that is opened
         note(f"making {case.shape} with random weights in {case.dtype}")
         model = _made(case, shape, dtype, device)
         return subject_with(model, case, device, masked=shape.masked, mask=shape.numbers["vocab_size"] - 1)
