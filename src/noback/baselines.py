@@ -20,7 +20,7 @@ from noback.config import RunConfig
 from noback.engines import HeadLogits, MaskedLabelWords
 from noback.errors import InputError
 from noback.folder import RunFolder
-from noback.memory import forget_peak, peak_memory
+from noback.memory import forget_peak
 from noback.options import one_of
 from noback.run import Run, drawn_data
 from noback.tasks import Batch
@@ -79,7 +79,7 @@ def baseline(
     if method == "adam":
         rate = config.rule.lr or ADAM_LR[config.adapter.kind]
         found = replace(found, **_adam(run, rate, watcher, stop))
-    return replace(found, seconds=round(time.monotonic() - began, 3), peak_memory_bytes=peak_memory())
+    return replace(found, seconds=round(time.monotonic() - began, 3), peak_memory_bytes=run.peak_memory())
 
 
 # The linear probe
@@ -113,8 +113,9 @@ def _probe(run: Run) -> dict[str, Any]:
 def _features(run: Run, name: str) -> tuple[Any, Any]:
     rows, gold = [], []
     for batch in run.task.batches(name, run.config.batch):
-        hidden = run.model.base_model(**batch.inputs)[0]
-        rows.append(hidden[torch.arange(len(batch)), batch.mask_positions].float())
+        there = batch.to(run.device)
+        hidden = run.model.base_model(**there.inputs)[0]
+        rows.append(hidden[torch.arange(len(batch), device=run.device), there.mask_positions].float().cpu())
         gold.append(batch.gold)
     return torch.cat(rows).numpy().astype(np.float64), torch.cat(gold).numpy()
 
@@ -159,6 +160,7 @@ def _adam(run: Run, lr: float, watcher: Watcher, stop: Callable[[], bool]) -> di
 
 def _loss(run: Run, batch: Batch) -> Tensor:
     readout = HeadLogits() if run.task.word_ids is None else MaskedLabelWords(run.model, run.task.word_ids)
+    batch = batch.to(run.device)
     with readout.reading(batch.mask_positions):
         logits = readout.label_logits(run.model(**batch.inputs).logits)
     return F.cross_entropy(logits, batch.gold)

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from noback.adapters import Full, Head, base_tensors, refuse_quantised
 from noback.config import RunConfig, config_of, read_config
-from noback.engines import STILL, Engine, Local, Opened, model_limit, open_classifier, open_model
+from noback.engines import STILL, Engine, Local, Opened, chosen_device, model_limit, open_classifier, open_model
 from noback.errors import DamagedError, InputError
 from noback.folder import RunFolder
 from noback.journal import Contents, StepRecord, read_journal
+from noback.memory import peak_memory
 from noback.objectives import METRICS, Function, accuracy, confusion, cross_entropy
 from noback.snapshot import newest_snapshot
 from noback.tasks import Batch, Drawn, Task, TaskSpec, draw_examples, spec_for
@@ -46,6 +47,7 @@ class Run:
         """`spec` is the task as a journal recorded it; none: as the configuration names it."""
         self.config, self.folder, self.watcher = config.settled(), folder, watcher or Silent()
         self._spec = spec or spec_for(config.task, config.columns)
+        self.device = chosen_device(config.device)
         self.model, self.tokenizer, fresh = self._opened()
         self.base = digest(base_tensors(self.model))
         for_head = config.adapter.head_seed is not None
@@ -58,6 +60,8 @@ class Run:
             self.task.word_ids,
             probes_per_pass=config.probes_per_pass,
             micro_batch=config.micro_batch,
+            tf32=config.products == "tf32",
+            say=self.watcher.note,
         )
 
     def _begin(self, start: Mapping[str, Tensor] | None) -> None:
@@ -87,14 +91,18 @@ class Run:
         if self.config.quantise is not None and isinstance(self.config.adapter, (Full, Head)):
             refuse_quantised(self.config.adapter.kind)
         if seed is not None:
-            return open_classifier(name, dtype, self._spec.labels, seed)
-        return open_model(name, dtype, quantise=self.config.quantise)
+            return open_classifier(name, dtype, self._spec.labels, seed, self.device)
+        return open_model(name, dtype, self.device, quantise=self.config.quantise)
+
+    def peak_memory(self) -> int:
+        """The most memory in bytes that was held where the model is."""
+        return peak_memory() if self.device.type == "cpu" else torch.cuda.max_memory_allocated(self.device)
 
     def header(self) -> dict[str, Any]:
         """What the journal says about itself: with the base weights, enough to replay it."""
         return {
             "format": 1,
-            "config": self.config.table(),
+            "config": self.config.recorded(),
             "config_digest": self.config.digest(),
             "task": self.task.spec.table(),
             "base": self.base,
@@ -102,6 +110,7 @@ class Run:
             **({} if self.config.adapter.portable else {"start_tensors": packed(self.weights.tensors)}),
             "data": self.task.digest(),
             "directions": self.config.estimator.directions,
+            "device": device_name(self.device),
             "versions": versions(),
         }
 
@@ -202,8 +211,8 @@ def recorded_config(folder: RunFolder) -> RunConfig:
     folder.check()
     config = config_of(read_config(folder.config))
     if folder.journal.is_file():
-        written = config_of(read_journal(folder.journal).header["config"]).table()
-        now = config.table()
+        written = config_of(read_journal(folder.journal).header["config"]).recorded()
+        now = config.recorded()
         for key in sorted({*written, *now}):
             if written.get(key) != now.get(key):
                 raise InputError(
@@ -211,6 +220,11 @@ def recorded_config(folder: RunFolder) -> RunConfig:
                     f"{written.get(key)!r}; put it back, or train anew with the new value"
                 )
     return config
+
+
+def device_name(device: torch.device) -> str:
+    """What a journal calls a device."""
+    return "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device)
 
 
 def versions() -> dict[str, str]:

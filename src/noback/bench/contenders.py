@@ -69,7 +69,8 @@ class NobackStep:
 
     def __init__(self, subject: Subject, tuned: Tuned, *, eps: float = EPS, lr: float = LR) -> None:
         self._weights = Weights(tuned)
-        self._engine = Local(_Answering(subject.model, subject.base), self._weights, subject.words)
+        tf32 = torch.get_float32_matmul_precision() != "highest"
+        self._engine = Local(_Answering(subject.model, subject.base), self._weights, subject.words, tf32=tf32)
         self._batch, self._steps = subject.batch, count()
         self._estimator, self._rule = TwoSided(eps=eps), Sgd(lr=lr)
 

@@ -2,7 +2,14 @@
 
 from noback.engines.displaced import Displaced, TensorNames
 from noback.engines.engine import STILL, Engine
-from noback.engines.loading import Opened, keep_freed_memory, model_limit, open_classifier, open_model
+from noback.engines.loading import (
+    Opened,
+    chosen_device,
+    keep_freed_memory,
+    model_limit,
+    open_classifier,
+    open_model,
+)
 from noback.engines.local import Local
 from noback.engines.plain import Plain
 from noback.engines.readout import HeadLogits, MaskedLabelWords
@@ -17,6 +24,7 @@ __all__ = [
     "Opened",
     "Plain",
     "TensorNames",
+    "chosen_device",
     "keep_freed_memory",
     "model_limit",
     "open_classifier",

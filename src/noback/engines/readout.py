@@ -56,7 +56,7 @@ class MaskedLabelWords:
         self._base = model.base_model
         if self._base is model:
             raise InputError(f"{type(model).__name__} is no masked LM with a head of its own")
-        self._words = torch.tensor(word_ids)
+        self._words = torch.tensor(word_ids, device=next(model.parameters()).device)
         decoder = model.get_output_embeddings()
         # The rows in ascending order serve the noise; `_back` puts the labels in theirs.
         ascending, self._back = torch.sort(self._words)[0], torch.argsort(torch.argsort(self._words))
@@ -72,7 +72,7 @@ class MaskedLabelWords:
         def at_the_mask(*args: Any, **kwargs: Any) -> Any:
             output = original(*args, **kwargs)
             hidden = output[0]
-            picked = hidden[torch.arange(len(hidden)), mask_positions][:, None]
+            picked = hidden[torch.arange(len(hidden), device=hidden.device), mask_positions][:, None]
             if isinstance(output, tuple):
                 return (picked, *output[1:])
             output.last_hidden_state = picked

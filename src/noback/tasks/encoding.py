@@ -26,6 +26,11 @@ class Batch:
     def __len__(self) -> int:
         return len(self.gold)
 
+    def to(self, device: torch.device) -> Batch:
+        """The batch on a device."""
+        inputs = {name: tensor.to(device) for name, tensor in self.inputs.items()}
+        return Batch(inputs, self.mask_positions.to(device), self.gold.to(device))
+
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
