@@ -71,4 +71,4 @@ def test_what_cannot_be_benched_is_refused(flags, said, refused):
 
 def test_a_device_that_is_not_there_is_refused(refused, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert "PyTorch sees no CUDA device here" in refused("bench", "--device", "cuda")
+    assert "sees no GPU here" in refused("bench", "--device", "cuda")

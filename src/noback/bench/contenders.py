@@ -69,8 +69,9 @@ class NobackStep:
 
     def __init__(self, subject: Subject, tuned: Tuned, *, eps: float = EPS, lr: float = LR) -> None:
         self._weights = Weights(tuned)
-        tf32 = torch.get_float32_matmul_precision() != "highest"
-        self._engine = Local(_Answering(subject.model, subject.base), self._weights, subject.words, tf32=tf32)
+        self._said: list[str] = []
+        model = _Answering(subject.model, subject.base)
+        self._engine = Local(model, self._weights, subject.words, tf32=subject.tf32, say=self._said.append)
         self._batch, self._steps = subject.batch, count()
         self._estimator, self._rule = TwoSided(eps=eps), Sgd(lr=lr)
 
@@ -87,9 +88,9 @@ class NobackStep:
     @property
     def note(self) -> str | None:
         """What a reader of the figures must know."""
-        if self._engine.point_by_point:
-            return "noback scores this model point by point: its probes do not go side by side"
-        return None
+        alone = ["scores this model point by point, since its probes do not go side by side"]
+        said = [*self._said, *(alone if self._engine.point_by_point else [])]
+        return f"noback: {'; '.join(said)}" if said else None
 
 
 def published(subject: Subject, tuned: Tuned) -> Step:

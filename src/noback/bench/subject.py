@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from noback.bench.case import BenchCase
 from noback.bench.shapes import SHAPES, Shape, random_model
-from noback.engines import model_limit, open_model
+from noback.engines import chosen_device, keep_freed_memory, model_limit, open_model
 from noback.engines.probed import is_plain, replaced_forward
 from noback.errors import InputError
 from noback.tasks import Batch
@@ -31,34 +31,24 @@ class Subject:
     words: tuple[int, int]  # the label words' tokens
     base: nn.Module  # the part of the model below its head
     device: torch.device
-
-    @property
-    def tokens(self) -> int:
-        """Tokens in the batch."""
-        return self.batch.inputs["input_ids"].numel()
+    tf32: bool = False  # whether float32 products are in TF32, on a CUDA device
 
 
 def subject_of(case: BenchCase, note: Callable[[str], None]) -> Subject:
     """The case's model and batch; what the model cannot take is refused before it is made."""
-    device, dtype = device_of(case.device), DTYPES[case.dtype]
+    device, dtype = chosen_device(None if case.device == "auto" else case.device), DTYPES[case.dtype]
     shape = None if case.model else SHAPES[case.shape]
     if shape is not None:
         case.check_tokens(shape.limit)
+        keep_freed_memory()  # as for a model that is opened
         note(f"making {case.shape} with random weights in {case.dtype}")
         model = _made(case, shape, dtype, device)
         return subject_with(model, case, device, masked=shape.masked, mask=shape.numbers["vocab_size"] - 1)
-    model, tokenizer, *_ = open_model(case.model or case.shape, case.dtype)
+    model, tokenizer, *_ = open_model(case.model or case.shape, case.dtype, device)
     case.check_tokens(model_limit(model))
     model.config.use_cache = False
     masked = "MaskedLM" in type(model).__name__
-    return subject_with(model.to(device), case, device, masked=masked, mask=tokenizer.mask_token_id or 0)
-
-
-def device_of(name: str) -> torch.device:
-    """The device that a word means."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise InputError("device is 'cuda'; PyTorch sees no CUDA device here: use cpu, or a build of torch with CUDA")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+    return subject_with(model, case, device, masked=masked, mask=tokenizer.mask_token_id or 0)
 
 
 def subject_with(model: Any, case: BenchCase, device: torch.device, *, masked: bool, mask: int) -> Subject:
@@ -72,7 +62,8 @@ def subject_with(model: Any, case: BenchCase, device: torch.device, *, masked: b
         ids[torch.arange(case.batch), positions] = mask
     gold = torch.randint(0, 2, (case.batch,), generator=draw)
     words = (vocabulary // 3, vocabulary // 2)
-    return Subject(model, Batch({"input_ids": ids}, positions, gold), words, below_the_head(model), device)
+    batch = Batch({"input_ids": ids}, positions, gold)
+    return Subject(model, batch, words, below_the_head(model), device, case.tf32)
 
 
 def below_the_head(model: Any) -> nn.Module:

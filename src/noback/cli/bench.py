@@ -74,11 +74,12 @@ def text(table: dict[str, Any]) -> str:
     """The table as people read it."""
     case, device = table["case"], table["machine"]["gpu"] or table["machine"]["cpu"]
     heads = ("a step of", "ms", "/ forwards", "/ published", "peak MB", "/ inference", "tokens/s")
+    tuned = f", {case['tuned']:,} tuned ({case['adapter']})" if case["tuned"] else ""
     seen = [row for row in table["contenders"] if row["milliseconds"] is not None]
     lines = [
         f"{case['model'] or case['shape']}: {case['parameters']:,} weights in {case['dtype']}"
-        f"{', TF32 products' if case['tf32'] and case['device'] == 'cuda' else ''}, {case['tuned']:,} tuned "
-        f"({case['adapter']}); {case['batch']} x {case['tokens']} tokens; median of {case['repeats']}; {device}",
+        f"{', TF32 products' if case['tf32'] and case['device'] == 'cuda' else ''}{tuned}; "
+        f"{case['batch']} x {case['tokens']} tokens; median of {case['repeats']}; {device}",
         *aligned(heads, [_cells(row) for row in seen]),
     ]
     lines += [f"{_NAMES[row['contender']]}: {row['gap']}" for row in table["contenders"] if row["gap"]]
