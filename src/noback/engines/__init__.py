@@ -2,23 +2,25 @@
 
 from noback.engines.displaced import Displaced, TensorNames
 from noback.engines.engine import STILL, Engine
+from noback.engines.generation import generate
 from noback.engines.loading import Opened, keep_freed_memory, model_limit, open_classifier, open_model
 from noback.engines.local import Local
 from noback.engines.plain import Plain
-from noback.engines.readout import HeadLogits, MaskedLabelWords
+from noback.engines.readout import readout_for, readout_of
 
 __all__ = [
     "STILL",
     "Displaced",
     "Engine",
-    "HeadLogits",
     "Local",
-    "MaskedLabelWords",
     "Opened",
     "Plain",
     "TensorNames",
+    "generate",
     "keep_freed_memory",
     "model_limit",
     "open_classifier",
     "open_model",
+    "readout_for",
+    "readout_of",
 ]

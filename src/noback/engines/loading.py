@@ -26,17 +26,48 @@ class Opened(NamedTuple):
     fresh: tuple[str, ...] = ()
 
 
-def open_model(name: str, dtype: str) -> Opened:
-    """A masked LM in the dtype; one that lacks weights is refused."""
+def open_model(name: str, dtype: str, *, causal: bool = False) -> Opened:
+    """A masked or a causal LM in the dtype; one of the other kind, or one that lacks weights, is refused."""
     import transformers
 
-    model, tokenizer, missing = _opened(name, dtype, transformers.AutoModelForMaskedLM)
+    kind = "causal" if causal else "masked"
+    architecture = transformers.AutoModelForCausalLM if causal else transformers.AutoModelForMaskedLM
+    _check_kind(name, causal=causal)
+    model, tokenizer, missing = _opened(name, dtype, architecture)
     if missing:
         raise InputError(
-            f"model {name!r} lacks weights of its masked-LM head or body ({', '.join(missing[:3])}), which would be "
-            "random; expected a checkpoint of a masked LM with its head"
+            f"model {name!r} lacks weights of its {kind}-LM head or body ({', '.join(missing[:3])}), which would be "
+            f"random; expected a checkpoint of a {kind} LM with its head"
         )
     return Opened(model, tokenizer)
+
+
+def _check_kind(name: str, *, causal: bool) -> None:
+    """Refuse a masked model for a causal task and the reverse; the library would open some, to answer at random."""
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+
+    path, options = _place(name)
+    try:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False, **options)
+    except Exception as error:  # noqa: BLE001 (the library raises many kinds; each means that it cannot be opened)
+        raise InputError(f"model {name!r} cannot be opened: {_first_line(error)}") from None
+    named = " ".join(config.architectures or ())
+    masked = type(config) in MODEL_FOR_MASKED_LM_MAPPING
+    writes = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+    if "ForMaskedLM" in named or (masked and not writes):
+        found = "masked"
+    elif "CausalLM" in named or "LMHead" in named or (writes and not masked):
+        found = "causal"
+    else:
+        return  # either kind, as far as its configuration says
+    wanted = "causal" if causal else "masked"
+    if found != wanted:
+        raise InputError(
+            f"model {name!r} is a {found} LM ({named or type(config).__name__}) and the task is for {wanted} ones; "
+            f"choose a task for {found} models (noback tasks) or a {wanted} model such as "
+            f"{'mini-causal' if causal else 'mini'}"
+        )
 
 
 def open_classifier(name: str, dtype: str, labels: Sequence[str], seed: int) -> Opened:
@@ -64,8 +95,7 @@ def _opened(name: str, dtype: str, architecture: Any, **settings: Any) -> tuple[
 
     transformers.utils.logging.disable_progress_bar()
     keep_freed_memory()
-    path = str(MODELS.get(name, name))
-    options = {} if Path(path).is_dir() else _hub_options(name)
+    path, options = _place(name)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)
         model, report = architecture.from_pretrained(
@@ -82,6 +112,12 @@ def _opened(name: str, dtype: str, architecture: Any, **settings: Any) -> tuple[
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         raise InputError(f"the tokenizer of model {name!r} knows more tokens ({len(tokenizer)}) than the model")
     return model.eval(), tokenizer, tuple(sorted(report["missing_keys"]))
+
+
+def _place(name: str) -> tuple[str, dict[str, Any]]:
+    """The model's path or name on the hub, and how it is opened from there."""
+    path = str(MODELS.get(name, name))
+    return path, {} if Path(path).is_dir() else _hub_options(name)
 
 
 def _draw_head(model: Any, fresh: Sequence[str], seed: int) -> None:

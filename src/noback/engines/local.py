@@ -11,7 +11,7 @@ from torch import Tensor
 
 from noback.engines.displaced import Displaced, TensorNames
 from noback.engines.probed import Probes
-from noback.engines.readout import HeadLogits, MaskedLabelWords, Readout
+from noback.engines.readout import readout_for, readout_of, without_cache
 from noback.tasks import Batch
 from noback.values import Move
 from noback.weights import Weights
@@ -31,10 +31,11 @@ class Local:
         probes_per_pass: int | None = None,
         micro_batch: int | None = None,
     ) -> None:
-        """`word_ids` none: the model is a classifier. `micro_batch` bounds the examples of a forward."""
+        """`word_ids` none: a head or a batch's candidates are read. `micro_batch` bounds the examples of a forward."""
         self._model = model.eval()
         self._weights = weights
-        self._readout: Readout = HeadLogits() if word_ids is None else MaskedLabelWords(model, word_ids)
+        self._readout = readout_of(model, word_ids)
+        self._settings = without_cache(model)
         self._names = TensorNames(model.named_parameters(), weights)
         self._probes = Probes(model, weights, self._readout.rows)
         self._probes_per_pass, self._micro_batch = probes_per_pass, micro_batch
@@ -66,9 +67,9 @@ class Local:
         A model may hide the batch (tokens first, relative positions) or use a tuned tensor outside the module that
         owns it; its slopes would be wrong in silence.
         """
-        # A first dimension that is not points x examples raises; tokens must not have that number by chance.
+        # A first dimension that is not points x rows, or a multiple, raises; tokens must not be such by chance.
         tokens = next(iter(batch.inputs.values())).shape[1]
-        seen = _part(batch, slice(0, -1)) if tokens == len(points) * len(batch) and len(batch) > 1 else batch
+        seen = batch.part(slice(0, -1)) if tokens % (len(points) * batch.rows) == 0 and len(batch) > 1 else batch
         try:
             together = self._probed(seen, points)
         except Exception:  # noqa: BLE001 (whatever went wrong, the plain way decides)
@@ -84,6 +85,8 @@ class Local:
     def _close(self, one: Tensor, other: Tensor) -> bool:
         """Whether two scores differ by the rounding of the weights' type only."""
         half = any(tensor.dtype == torch.bfloat16 for tensor in self._weights.tensors.values())
+        real = other != float("-inf")  # where an example has a candidate
+        one, other = one[real], other[real]
         return bool((one - other).abs().max() <= (5e-2 if half else 2e-4) * (1 + other.abs().max()))
 
     def _alone(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
@@ -93,16 +96,18 @@ class Local:
         """All points in one forward, probe-major."""
         probes = len(points)
         inputs = {name: tensor.repeat(probes, 1) for name, tensor in batch.inputs.items()}
-        positions = batch.mask_positions.repeat(probes)
-        with self._probes.at(points, len(batch)), self._readout.reading(positions):
-            logits = self._readout.label_logits(self._model(**inputs).logits)
+        positions = torch.cat([batch.mask_positions] * probes)
+        readout = readout_for(batch, self._model, self._readout)
+        with self._probes.at(points, batch.rows), readout.reading(positions):
+            logits = readout.label_logits(self._model(**inputs, **self._settings).logits)
         return list(logits.chunk(probes))
 
     def _displaced(self, batch: Batch, point: Move) -> Tensor:
         """One point by itself: every torch function sees the tuned tensors there. Right for any model, and slower."""
         displaced = Displaced(self._weights, self._names, point) if point.terms else nullcontext()
-        with displaced, self._readout.reading(batch.mask_positions):
-            return self._readout.label_logits(self._model(**batch.inputs).logits)
+        readout = readout_for(batch, self._model, self._readout)
+        with displaced, readout.reading(batch.mask_positions):
+            return readout.label_logits(self._model(**batch.inputs, **self._settings).logits)
 
 
 def _cut(items: Sequence[T], size: int | None) -> Iterator[Sequence[T]]:
@@ -113,9 +118,4 @@ def _cut(items: Sequence[T], size: int | None) -> Iterator[Sequence[T]]:
 
 def _micro_batches(batch: Batch, size: int | None) -> Iterator[Batch]:
     for rows in _cut(range(len(batch)), size):
-        yield _part(batch, slice(rows[0], rows[-1] + 1))
-
-
-def _part(batch: Batch, rows: slice) -> Batch:
-    inputs = {name: tensor[rows] for name, tensor in batch.inputs.items()}
-    return Batch(inputs, batch.mask_positions[rows], batch.gold[rows])
+        yield batch.part(slice(rows[0], rows[-1] + 1))
