@@ -8,7 +8,9 @@ import torch
 
 from noback import LanguageModel, RunConfig, evaluate, generate, predict, train, tuned_run
 from noback.answers import with_any_right
+from noback.compare import compare
 from noback.engines import STILL
+from noback.epsilon import measure_eps
 from noback.errors import InputError
 from noback.folder import RunFolder
 from noback.objectives import Accuracy, CrossEntropy, Function, answer_loss, exact_match, token_f1
@@ -146,3 +148,28 @@ def test_an_objective_that_does_not_fit_the_answers_is_refused(name, objective, 
     with pytest.raises(InputError) as caught:
         train(config_for(name, objective=objective), tmp_path / "run")
     assert sentence in str(caught.value)
+
+
+def test_eps_is_measured_for_written_answers_by_their_own_loss(config_for, tmp_path):
+    table = measure_eps(config_for("squad"), [1e-3], ["cross_entropy"], directions=2, out=tmp_path / "eps")
+    assert table["rows"][0]["objective"] == "label-word language_model"
+    assert table["rows"][0]["nonzero_share"] == 1.0
+
+
+def test_objectives_over_choices_are_measured_each_by_its_own_rows(config_for, tmp_path):
+    names = ["language_model", "cross_entropy"]
+    table = measure_eps(config_for("copa"), [1e-3], names, directions=2, out=tmp_path / "eps")
+    assert [row["nonzero_share"] for row in table["rows"]] == [1.0, 1.0]
+
+
+def test_a_comparison_that_cannot_be_made_is_refused_before_it_begins(config_for, tmp_path):
+    with pytest.raises(InputError, match="which objective 'accuracy' cannot judge"):
+        compare(config_for("squad"), ["cross_entropy", "accuracy"], out=tmp_path / "compare")
+
+
+def test_a_report_of_written_answers_and_choices_is_drawn(config_for, tmp_path, noback):
+    for name in ("squad", "record"):
+        train(config_for(name), tmp_path / name)
+        code, out, err = noback("report", tmp_path / name, "--markdown")
+        assert code == 0, err
+        assert ("token" in out) == (name == "squad")

@@ -31,6 +31,8 @@ class Result:
     calibrated: float | None  # zero-shot less the answer to a content-free prompt; None: no causal label words
     final: float
     best: float
+    zero_shot_score: float  # by the task's own metric
+    best_score: float
     best_step: int
     steps: int
     forwards: int
@@ -69,6 +71,8 @@ def finished(run: Run, contents: Contents, zero_shot: Score, seconds: float) -> 
         calibrated=_calibrated(run),
         final=final.accuracy,
         best=tested.accuracy,
+        zero_shot_score=zero_shot.score,
+        best_score=tested.score,
         best_step=best_step,
         steps=config.steps,
         forwards=config.steps * config.estimator.forwards,

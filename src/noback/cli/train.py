@@ -52,10 +52,12 @@ def summary(result: Result) -> str:
     """A finished run in a few lines."""
     evidence = "".join(f"    - {line}\n" for line in result.evidence)
     change = (result.best - result.zero_shot) * 100
+    metric = f"  {result.metric} {result.zero_shot_score:.3f} before, {result.best_score:.3f} after\n"
+    own = "" if result.metric == "accuracy" else metric
     calibrated = "" if result.calibrated is None else f"  calibrated, zero-shot: {result.calibrated:.1%}\n"
     return (
         f"{result.task}: test accuracy {result.zero_shot:.1%} before, {result.best:.1%} after ({change:+.1f} points)\n"
-        f"{calibrated}"
+        f"{own}{calibrated}"
         f"  verdict: {result.verdict}\n{evidence}"
         f"  best validation at step {result.best_step} of {result.steps}; the last step's weights: {result.final:.1%}\n"
         f"  {result.forwards:,} forwards in {result.seconds:.0f} s; the journal has {result.journal_bytes:,} bytes\n"

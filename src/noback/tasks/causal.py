@@ -47,7 +47,7 @@ class CausalEncoder:
         self._spec, self._tokenizer = spec, tokenizer
         self._limit = min(spec.max_length, model_limit or spec.max_length)
         self._opening = opening(tokenizer)
-        self._words = tuple(self.continuation(word) for word in spec.words.values())
+        self._words = self.continuations(list(spec.words.values()))
         for word, tokens in zip(spec.words.values(), self._words, strict=True):
             if tokenizer.unk_token_id in tokens:
                 raise InputError(f"label word {word!r} holds the unknown token of this tokenizer; choose another word")
@@ -59,20 +59,22 @@ class CausalEncoder:
         """The token of each label word; none where one of them has several, or the answers are no label words."""
         return [tokens[0] for tokens in self._words] if set(map(len, self._words)) == {1} else None
 
-    def continuation(self, text: str) -> tuple[int, ...]:
-        """The tokens of a text that follows the prompt: those it has after some other text."""
+    def continuations(self, texts: list[str]) -> tuple[tuple[int, ...], ...]:
+        """The tokens of each text where it follows the prompt: those it has after some other text."""
         glue = self._spec.asked.glue
         before = "It" if glue else "\n"
-        lead, whole = self._tokens(before), self._tokens(before + glue + text)
-        # A tokenizer may put a mark of its own before any text, so the text by itself would have other tokens.
-        found = whole[len(lead) :] if whole[: len(lead)] == lead else self._tokens(glue + text)
-        if not found:
-            raise InputError(f"the tokenizer finds no token in {text!r}; are the model's tokenizer files there?")
-        return tuple(found)
+        lead, *wholes = self._tokens([before, *(before + glue + text for text in texts)])
+        # A tokenizer may put a mark of its own before any text, so a text by itself would have other tokens.
+        apart = all(whole[: len(lead)] == lead for whole in wholes)
+        found = [whole[len(lead) :] for whole in wholes] if apart else self._tokens([glue + text for text in texts])
+        for text, tokens in zip(texts, found, strict=True):
+            if not tokens:
+                raise InputError(f"the tokenizer finds no token in {text!r}; are the model's tokenizer files there?")
+        return tuple(map(tuple, found))
 
     def encode(self, examples: Sequence[Example]) -> list[EncodedPrompt]:
         """Every example; a prompt that is too long loses its beginning, and keeps the token that opens a text."""
-        prompts = self._all_tokens([self._spec.rendered(example.sentences) for example in examples])
+        prompts = self._tokens([self._spec.rendered(example.sentences) for example in examples])
         return [self._encoded(example, tokens) for example, tokens in zip(examples, prompts, strict=True)]
 
     def _encoded(self, example: Example, tokens: list[int]) -> EncodedPrompt:
@@ -96,13 +98,13 @@ class CausalEncoder:
             return () if self.word_ids else self._words
         if spec.answer == "choices":
             texts = [spec.rendered_choice(example.sentences, choice) for choice in example.choices]
-            return tuple(self.continuation(text) for text in texts)
+            return self.continuations(texts)
         if not example.accepted:  # nothing is known of the answer
             return ()
         ending = self._tokenizer.eos_token_id
         if spec.stop or ending is None:
-            return (self.continuation(example.accepted[0] + "".join(spec.stop[:1])),)
-        return ((*self.continuation(example.accepted[0]), ending),)
+            return self.continuations([example.accepted[0] + "".join(spec.stop[:1])])
+        return ((*self.continuations([example.accepted[0]])[0], ending),)
 
     def batch(self, encoded: Sequence[EncodedPrompt]) -> Batch:
         """The examples side by side, padded to the longest."""
@@ -130,10 +132,7 @@ class CausalEncoder:
             attention[row, : len(tokens)] = 1
         return {"input_ids": ids, "attention_mask": attention}
 
-    def _tokens(self, text: str) -> list[int]:
-        return self._all_tokens([text])[0]
-
-    def _all_tokens(self, texts: list[str]) -> list[list[int]]:
+    def _tokens(self, texts: list[str]) -> list[list[int]]:
         if not texts:
             return []
         found: list[list[int]] = self._tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
