@@ -220,7 +220,9 @@ class Run:
 def drawn_data(config: RunConfig) -> Drawn:
     """The three sets that a configuration describes."""
     spec = spec_for(config.task, config.columns)
-    return draw_examples(spec, config.data, config.shots, config.data_seed, config.test_limit)
+    return draw_examples(
+        spec, config.data, config.shots, config.data_seed, config.test_limit, demonstrations=config.demonstrations
+    )
 
 
 def recorded_config(folder: RunFolder) -> RunConfig:

@@ -46,7 +46,7 @@ class CausalEncoder:
     def __init__(self, spec: TaskSpec, tokenizer: Any, model_limit: int | None = None) -> None:
         self._spec, self._tokenizer = spec, tokenizer
         self._limit = min(spec.max_length, model_limit or spec.max_length)
-        self._opening = opening(tokenizer)
+        self._shown = _Shown(spec, tokenizer)
         self._words = self.continuations(list(spec.words.values()))
         for word, tokens in zip(spec.words.values(), self._words, strict=True):
             if tokenizer.unk_token_id in tokens:
@@ -61,7 +61,7 @@ class CausalEncoder:
 
     def continuations(self, texts: list[str]) -> tuple[tuple[int, ...], ...]:
         """The tokens of each text where it follows the prompt: those it has after some other text."""
-        glue = self._spec.asked.glue
+        glue = self._shown.glue
         before = "It" if glue else "\n"
         lead, *wholes = self._tokens([before, *(before + glue + text for text in texts)])
         # A tokenizer may put a mark of its own before any text, so a text by itself would have other tokens.
@@ -74,22 +74,22 @@ class CausalEncoder:
 
     def encode(self, examples: Sequence[Example]) -> list[EncodedPrompt]:
         """Every example; a prompt that is too long loses its beginning, and keeps the token that opens a text."""
-        prompts = self._tokens([self._spec.rendered(example.sentences) for example in examples])
+        prompts = self._tokens([self._shown.text(example.sentences) for example in examples])
         return [self._encoded(example, tokens) for example, tokens in zip(examples, prompts, strict=True)]
 
     def _encoded(self, example: Example, tokens: list[int]) -> EncodedPrompt:
         found = self._continuations(example)
         longest = max([self._spec.max_new_tokens, *map(len, found)])
-        room = self._limit - len(self._opening) - longest
+        room = self._limit - len(self._shown.opening) - longest
         if room < 1:
             raise InputError(
                 f"the prompt of task {self._spec.name!r} cannot fit: an answer of {longest} tokens leaves it no room "
                 f"in {self._limit} tokens; raise max_length or shorten the answer"
             )
-        if not (tokens or self._opening):
+        if not (tokens or self._shown.opening):
             raise InputError(f"an example of task {self._spec.name!r} has an empty prompt; give it some text")
         return EncodedPrompt(
-            [*self._opening, *tokens[-room:]], found, example.gold, example.right, shortened=len(tokens) > room
+            [*self._shown.opening, *tokens[-room:]], found, example.gold, example.right, shortened=len(tokens) > room
         )
 
     def _continuations(self, example: Example) -> tuple[tuple[int, ...], ...]:
@@ -139,7 +139,32 @@ class CausalEncoder:
         return found
 
 
-def opening(tokenizer: Any) -> list[int]:
+class _Shown:
+    """How a prompt is shown to a model: as it is, or as a user's message of a chat."""
+
+    def __init__(self, spec: TaskSpec, tokenizer: Any) -> None:
+        self._spec, self._tokenizer = spec, tokenizer
+        if spec.chat and not tokenizer.chat_template:
+            raise InputError(
+                f"task {spec.name!r} is a chat and the model's tokenizer has no chat template; set chat = false"
+            )
+        message = self._message("a") if spec.chat else ""
+        self.glue = spec.asked.glue if not spec.chat else "" if message[-1:].isspace() else " "
+        # A chat template may open the text itself.
+        opened = bool(tokenizer.bos_token) and message.startswith(tokenizer.bos_token)
+        self.opening = [] if opened else _opening(tokenizer)
+
+    def text(self, sentences: tuple[str, ...]) -> str:
+        """The text of a row's prompt."""
+        text = self._spec.rendered(sentences)
+        return self._message(text) if self._spec.chat else text
+
+    def _message(self, text: str) -> str:
+        messages = [{"role": "user", "content": text}]
+        return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+
+
+def _opening(tokenizer: Any) -> list[int]:
     """The token that opens a text, for a tokenizer that gives one by itself."""
     first = tokenizer("a")["input_ids"][:1]
     return list(first) if first and first[0] == tokenizer.bos_token_id else []

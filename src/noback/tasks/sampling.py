@@ -20,6 +20,7 @@ class Drawn:
 
     splits: Splits
     notes: tuple[str, ...]
+    preamble: str = ""  # what stands before every prompt: demonstrations
 
 
 def draw(found: Splits, spec: TaskSpec, shots: int | None, seed: int, limit: int) -> Drawn:

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 METRICS = ("accuracy", "f1", "mcc")
 TEXT_METRICS = ("token_f1", "exact_match")
-CAUSAL = ("prompt", "choices", "continuation", "replace", "stop", "max_new_tokens")  # entries of causal tasks alone
+# Entries of causal tasks alone.
+CAUSAL = ("prompt", "preamble", "chat", "choices", "continuation", "replace", "stop", "max_new_tokens")
 
 
 def check_spec(spec: TaskSpec) -> None:

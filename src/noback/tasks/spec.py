@@ -34,6 +34,10 @@ class TaskSpec:
     about: str = ""
 
     prompt: str = ""  # of a task for causal LMs: columns in braces; the answer follows it
+    preamble: str = ""  # stands before every prompt as it is written
+    chat: bool = (
+        False  # whether the prompt is a user's message, in the form that the tokenizer's chat template gives it
+    )
     choices: tuple[str, ...] = ()  # columns that hold an example's choices, each a text or a list of texts
     continuation: str = ""  # how a choice reads after the prompt; empty: the choice itself
     replace: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # column -> text -> what stands for it
@@ -91,8 +95,8 @@ class TaskSpec:
         return (*self.sentences, *self.choices, self.label)
 
     def rendered(self, sentences: tuple[str, ...]) -> str:
-        """The prompt of a row."""
-        return self.asked.render(self._values(sentences))
+        """The preamble and the prompt of a row."""
+        return self.preamble + self.asked.render(self._values(sentences))
 
     def rendered_choice(self, sentences: tuple[str, ...], choice: str) -> str:
         """A choice as it reads after the prompt."""
@@ -142,7 +146,8 @@ def spec_of(table: Mapping[str, Any], source: str) -> TaskSpec:
     kinds = {  # entry -> (its kind, the kind of what it holds)
         "name": (str, str), "template": (str, str), "words": (dict, str), "sentences": (list, str), "label": (str, str),
         "metric": (str, str), "max_length": (int, int), "sentence_limits": (list, int), "version": (int, int),
-        "about": (str, str), "prompt": (str, str), "choices": (list, str), "continuation": (str, str),
+        "about": (str, str), "prompt": (str, str), "preamble": (str, str), "chat": (bool, bool),
+        "choices": (list, str), "continuation": (str, str),
         "replace": (dict, dict), "stop": (list, str), "max_new_tokens": (int, int),
     }  # fmt: skip
     for key, value in table.items():

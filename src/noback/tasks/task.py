@@ -16,6 +16,7 @@ from noback.embedded import DATA
 from noback.errors import InputError
 from noback.tasks.causal import CausalEncoder, EncodedPrompt
 from noback.tasks.data import Example, read_data
+from noback.tasks.demonstrations import with_demonstrations
 from noback.tasks.encoding import Batch, Encoded, Encoder
 from noback.tasks.label_words import label_word_ids
 from noback.tasks.sampling import Drawn, check_labels, draw, draw_test
@@ -29,7 +30,7 @@ class Task:
         self, spec: TaskSpec, tokenizer: Any, model_limit: int | None = None, *, for_head: bool = False
     ) -> None:
         """`for_head`: the examples are for a classifier, which needs neither prompt nor label words."""
-        self.spec = spec
+        self.spec, self._tokenizer, self._limit = spec, tokenizer, model_limit
         self.texts = list(spec.labels if for_head else spec.words.values())  # what an answer reads like
         self.notes: tuple[str, ...] = ()
         self.word_ids: list[int] | None = None  # none: a head is read, or continuations, as a batch says
@@ -44,8 +45,11 @@ class Task:
         self._examples: dict[str, list[Example]] = {}
 
     def use(self, drawn: Drawn) -> None:
-        """Encode the sets that were drawn for a run."""
+        """Encode the sets that were drawn for a run, and take over the demonstrations that stand before them."""
         self.notes = drawn.notes
+        if drawn.preamble:
+            self.spec = replace(self.spec, preamble=drawn.preamble)
+            self._encoder = CausalEncoder(self.spec, self._tokenizer, self._limit)
         for name, examples in drawn.splits.items():
             self.add(name, examples)
 
@@ -170,9 +174,12 @@ def with_columns(spec: TaskSpec, columns: str) -> TaskSpec:
     )
 
 
-def draw_examples(spec: TaskSpec, data: str | None, shots: int | None, seed: int, limit: int) -> Drawn:
-    """Train, validation and test from some data (none: the embedded) by the protocol."""
-    return draw(read_data(_source(data, spec), spec), spec, shots, seed, limit)
+def draw_examples(
+    spec: TaskSpec, data: str | None, shots: int | None, seed: int, limit: int, *, demonstrations: int | None = None
+) -> Drawn:
+    """Train, validation and test from some data (none: the embedded) by the protocol; demonstrations are of train."""
+    drawn = draw(read_data(_source(data, spec), spec), spec, shots, seed, limit)
+    return drawn if demonstrations is None else with_demonstrations(drawn, spec, demonstrations)
 
 
 def read_split(spec: TaskSpec, data: str | None, split: str, limit: int | None) -> tuple[list[Example], list[str]]:
