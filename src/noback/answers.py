@@ -41,7 +41,7 @@ def side_by_side(parts: Sequence[Tensor]) -> Tensor:
 def with_any_right(logits: Tensor, gold: Tensor, rights: Sequence[tuple[int, ...]]) -> Tensor:
     """The gold choices, in place of which an answer stands that is right as well."""
     answers = zip(logits.argmax(dim=1).tolist(), gold.tolist(), rights, strict=True)
-    return torch.tensor([answer if answer in right else first for answer, first, right in answers])
+    return torch.tensor([answer if answer in right else first for answer, first, right in answers], device=gold.device)
 
 
 def text_score(metric: str, written: Sequence[Written], loss: float, objective: float | None) -> Score:

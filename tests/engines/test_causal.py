@@ -4,15 +4,14 @@ import pytest
 import torch
 
 from noback.engines import STILL, Local, Plain
+from noback.engines.probed import is_conv1d
 from noback.tasks import Task
 from noback.tasks.data import Example
 from noback.tasks.spec import load_spec, spec_of
 from noback.values import Move, Term
 from tests.conftest import NEGATIVE, POSITIVE, tiny_causal, weights_of
 
-# Experts take tokens without examples, so probes cannot be told apart there: such a model goes point by point.
-TOGETHER = ["llama", "opt", "qwen2", "qwen3", "gpt2", "mistral", "gemma", "phi", "falcon", "mixtral"]
-KINDS = [*TOGETHER, "mixtral"]
+KINDS = ["llama", "opt", "qwen2", "qwen3", "gpt2", "mistral", "gemma", "phi", "falcon", "mixtral"]
 POINTS = [Move((Term(3, 1e-2),)), Move((Term(3, -1e-2),)), Move((Term(4, 1e-2), Term(3, 5e-3))), STILL]
 
 
@@ -49,7 +48,7 @@ def test_probes_of_a_causal_model_equal_whole_perturbed_copies(kind, read, token
     batch, word_ids = BATCHES[read](tokenizer)
     engine = Local(model, weights, word_ids)
     fast = engine.score(batch, POINTS)
-    assert engine.point_by_point == (kind not in TOGETHER)
+    assert not engine.point_by_point  # the probed modules did it
     slow = Plain(model, weights, word_ids).score(batch, POINTS)
     real = slow[0] != float("-inf")
     assert (slow[0] - slow[1])[real].abs().max() > 1e-4  # the points are apart, so agreement means something
@@ -67,6 +66,12 @@ def test_untied_heads_agree_too(kind, tokenizer):
     fast = Local(model, weights, word_ids).score(batch, POINTS)
     for ours, twins in zip(fast, Plain(model, weights, word_ids).score(batch, POINTS), strict=True):
         torch.testing.assert_close(ours, twins, atol=1e-5, rtol=1e-5)
+
+
+def test_gpt2s_own_linears_take_the_fast_path():
+    model = tiny_causal("gpt2")
+    assert is_conv1d(model.transformer.h[0].attn.c_attn)
+    assert not is_conv1d(model.lm_head)
 
 
 @pytest.mark.parametrize("limits", [{"micro_batch": 1}, {"micro_batch": 2}, {"probes_per_pass": 1}])

@@ -32,8 +32,7 @@ def open_model(name: str, dtype: str, *, causal: bool = False) -> Opened:
 
     kind = "causal" if causal else "masked"
     architecture = transformers.AutoModelForCausalLM if causal else transformers.AutoModelForMaskedLM
-    _check_kind(name, causal=causal)
-    model, tokenizer, missing = _opened(name, dtype, architecture)
+    model, tokenizer, missing = _opened(name, dtype, architecture, kind)
     if missing:
         raise InputError(
             f"model {name!r} lacks weights of its {kind}-LM head or body ({', '.join(missing[:3])}), which would be "
@@ -42,31 +41,24 @@ def open_model(name: str, dtype: str, *, causal: bool = False) -> Opened:
     return Opened(model, tokenizer)
 
 
-def _check_kind(name: str, *, causal: bool) -> None:
+def _check_kind(name: str, config: Any, wanted: str) -> None:
     """Refuse a masked model for a causal task and the reverse; the library would open some, to answer at random."""
-    from transformers import AutoConfig
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+    from transformers.models.auto import modeling_auto
 
-    path, options = _place(name)
-    try:
-        config = AutoConfig.from_pretrained(path, trust_remote_code=False, **options)
-    except Exception as error:  # noqa: BLE001 (the library raises many kinds; each means that it cannot be opened)
-        raise InputError(f"model {name!r} cannot be opened: {_first_line(error)}") from None
+    tables = {
+        "masked": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+        "causal": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    }
     named = " ".join(config.architectures or ())
-    masked = type(config) in MODEL_FOR_MASKED_LM_MAPPING
-    writes = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
-    if "ForMaskedLM" in named or (masked and not writes):
-        found = "masked"
-    elif "CausalLM" in named or "LMHead" in named or (writes and not masked):
-        found = "causal"
-    else:
-        return  # either kind, as far as its configuration says
-    wanted = "causal" if causal else "masked"
+    kinds = [kind for kind, table in tables.items() if set(named.split()) & set(table.values())]
+    if not kinds:  # a bare body: a family that has both kinds is one of masked models
+        kinds = [kind for kind, table in tables.items() if config.model_type in table][:1]
+    found = kinds[0] if len(kinds) == 1 else wanted
     if found != wanted:
         raise InputError(
             f"model {name!r} is a {found} LM ({named or type(config).__name__}) and the task is for {wanted} ones; "
             f"choose a task for {found} models (noback tasks) or a {wanted} model such as "
-            f"{'mini-causal' if causal else 'mini'}"
+            f"{'mini-causal' if wanted == 'causal' else 'mini'}"
         )
 
 
@@ -74,7 +66,10 @@ def open_classifier(name: str, dtype: str, labels: Sequence[str], seed: int) -> 
     """The architecture's classifier over a model's body, with a fresh head: a pure function of the seed."""
     import transformers
 
-    named = {"id2label": dict(enumerate(labels)), "label2id": {label: index for index, label in enumerate(labels)}}
+    named: dict[str, Any] = {
+        "id2label": dict(enumerate(labels)),
+        "label2id": {label: index for index, label in enumerate(labels)},
+    }
     verbosity = transformers.utils.logging.get_verbosity()
     transformers.utils.logging.set_verbosity_error()  # it would warn that the head is random, which is the point
     try:
@@ -89,14 +84,19 @@ def open_classifier(name: str, dtype: str, labels: Sequence[str], seed: int) -> 
     return Opened(model, tokenizer, missing)
 
 
-def _opened(name: str, dtype: str, architecture: Any, **settings: Any) -> tuple[Any, Any, tuple[str, ...]]:
-    """The model, its tokenizer, and the names of the weights that the checkpoint lacks."""
+def _opened(
+    name: str, dtype: str, architecture: Any, kind: str | None = None, **settings: Any
+) -> tuple[Any, Any, tuple[str, ...]]:
+    """The model, its tokenizer, and the names of the weights that the checkpoint lacks; `kind`: masked or causal."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
     keep_freed_memory()
-    path, options = _place(name)
+    path = str(MODELS.get(name, name))
+    options = {} if Path(path).is_dir() else _hub_options(name)
     try:
+        if kind is not None:
+            _check_kind(name, transformers.AutoConfig.from_pretrained(path, trust_remote_code=False, **options), kind)
         tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)
         model, report = architecture.from_pretrained(
             path,
@@ -107,17 +107,13 @@ def _opened(name: str, dtype: str, architecture: Any, **settings: Any) -> tuple[
             **options,
             **settings,
         )
+    except InputError:
+        raise
     except Exception as error:  # noqa: BLE001 (the library raises many kinds; each means that it cannot be opened)
         raise InputError(f"model {name!r} cannot be opened: {_first_line(error)}") from None
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         raise InputError(f"the tokenizer of model {name!r} knows more tokens ({len(tokenizer)}) than the model")
     return model.eval(), tokenizer, tuple(sorted(report["missing_keys"]))
-
-
-def _place(name: str) -> tuple[str, dict[str, Any]]:
-    """The model's path or name on the hub, and how it is opened from there."""
-    path = str(MODELS.get(name, name))
-    return path, {} if Path(path).is_dir() else _hub_options(name)
 
 
 def _draw_head(model: Any, fresh: Sequence[str], seed: int) -> None:

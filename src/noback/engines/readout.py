@@ -110,6 +110,7 @@ class Continuations:
 
 def mean_log_probability(logits: Tensor, targets: Tensor) -> Tensor:
     """[rows, tokens, vocabulary] and the tokens [rows, tokens] (-1: none) to float32 [rows]."""
+    targets = targets.to(logits.device)
     real = targets >= 0
     chosen = logits.gather(2, targets.clamp(min=0)[:, :, None])[:, :, 0].float()
     found = (chosen - logits.float().logsumexp(dim=2)) * real
