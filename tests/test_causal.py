@@ -84,6 +84,7 @@ def test_evaluation_of_the_base_is_the_zero_shot_that_the_run_measured(config, t
     run.go_to(0, contents)
     score, _ = evaluate(run)
     assert score.accuracy == result.zero_shot
+    assert result.calibrated == calibrated_accuracy(run, *run.answers("test")[:2])
 
 
 def test_the_embedded_causal_model_knows_something_once_it_is_calibrated(noback):

@@ -1,7 +1,9 @@
 """Encoding for causal models: prompts, label words, candidates and their limits."""
 
 import pytest
+import tokenizers
 import torch
+import transformers
 
 from noback.errors import InputError
 from noback.tasks import Task
@@ -118,3 +120,26 @@ def test_label_words_of_the_same_tokens_are_refused(tokenizer):
 def test_an_answer_that_leaves_the_prompt_no_room_is_refused(tokenizer):
     with pytest.raises(InputError, match="leaves it no room in 1 tokens"):
         task_of(tokenizer, "A film.", limit=1)
+
+
+def test_a_written_answer_that_is_too_long_is_cut_and_leaves_room_for_the_prompt(tokenizer):
+    entries = {"prompt": "{text}", "words": {}, "max_new_tokens": 4, "metric": "token_f1"}
+    task = Task(spec(**entries), tokenizer, 16)
+    task.add("test", [Example(("one two three four five six seven eight nine ten",), 0, accepted=("no " * 50,))])
+    batch = only_batch(task)
+    assert int((batch.candidates.targets >= 0).sum()) == 8
+    assert batch.inputs["input_ids"].shape[1] == 16 - 1  # the last token is only predicted
+    assert "1 of 1 prompts were shortened" in task.notes[0]
+
+
+def test_a_tokenizer_that_marks_the_beginning_of_a_text_gives_label_words_of_one_token():
+    """Llama's first tokenizers put a mark before any text, so ` great` by itself would be two tokens."""
+    vocabulary = {"<s>": 0, "<unk>": 1, "▁": 2, "▁It": 3, "▁great": 4, "▁terrible": 5, "▁was": 6, "a": 7, "▁a": 8}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
+    inner.normalizer = tokenizers.normalizers.Sequence(
+        [tokenizers.normalizers.Prepend("▁"), tokenizers.normalizers.Replace(" ", "▁")]
+    )
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.Split("▁", "merged_with_next")
+    marking = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>", unk_token="<unk>")
+    assert marking.encode(" great", add_special_tokens=False) == [2, 4]
+    assert task_of(marking).word_ids == [5, 4]

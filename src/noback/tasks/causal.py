@@ -78,7 +78,9 @@ class CausalEncoder:
         return [self._encoded(example, tokens) for example, tokens in zip(examples, prompts, strict=True)]
 
     def _encoded(self, example: Example, tokens: list[int]) -> EncodedPrompt:
-        found = self._continuations(example)
+        whole = self._continuations(example)
+        # A written answer may be longer than the model takes: half of the room is the prompt's.
+        found = tuple(one[: self._limit // 2] for one in whole) if self._spec.answer == "text" else whole
         longest = max([self._spec.max_new_tokens, *map(len, found)])
         room = self._limit - len(self._shown.opening) - longest
         if room < 1:
@@ -88,8 +90,9 @@ class CausalEncoder:
             )
         if not (tokens or self._shown.opening):
             raise InputError(f"an example of task {self._spec.name!r} has an empty prompt; give it some text")
+        shortened = len(tokens) > room or found != whole
         return EncodedPrompt(
-            [*self._shown.opening, *tokens[-room:]], found, example.gold, example.right, shortened=len(tokens) > room
+            [*self._shown.opening, *tokens[-room:]], found, example.gold, example.right, shortened=shortened
         )
 
     def _continuations(self, example: Example) -> tuple[tuple[int, ...], ...]:
