@@ -26,6 +26,7 @@ OTHER = {
     "batch": 8,
     "seed": 2**64 - 1,
     "dtype": "bfloat16",
+    "quantise": "int4",
     "noise": "rademacher",
     "eval_every": 3,
     "probes_per_pass": 1,

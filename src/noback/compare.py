@@ -47,6 +47,11 @@ def objective_config(config: RunConfig, name: str) -> RunConfig:
     given = config.adapter
     adapter: AnyAdapter = Full() if isinstance(given, Head) else given
     if place == "head":
+        if config.quantise is not None:
+            raise InputError(
+                f"objective {name!r} tunes a head with the model's own weights, and quantise is {config.quantise!r}; "
+                "name objectives without a head: --objectives cross_entropy,accuracy"
+            )
         adapter = given if isinstance(given, Head) else Head()
     table = {"objective": kind} if kind != config.objective.kind else {"objective": config.objective}
     objective = build(RunConfig, table).objective

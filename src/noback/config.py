@@ -15,6 +15,7 @@ import tomli_w
 
 from noback.adapters import AnyAdapter, Full
 from noback.directions import FAMILIES
+from noback.engines.quantised import QUANTISED
 from noback.errors import InputError
 from noback.estimators import TwoSided
 from noback.objectives import AnyObjective, CrossEntropy
@@ -41,6 +42,9 @@ class RunConfig:
     batch: int = option(64, "examples a step")
     seed: int = option(0, "seed of the directions and of the order of the examples")
     dtype: str = option("float32", "type of the weights", choices=DTYPES)
+    quantise: str | None = option(
+        None, "quantise the frozen weights under an adapter as the model opens; none: as they are", choices=QUANTISED
+    )
     noise: str = option("normal", "family of directions", choices=FAMILIES)
     eval_every: int | None = option(None, "steps between looks at the validation set; none: a tenth of the run")
     probes_per_pass: int | None = option(None, "points of a step in one forward; none: all of them")
@@ -60,6 +64,8 @@ class RunConfig:
             check_seed(name, getattr(self, name), limit)
         one_of("dtype", self.dtype, DTYPES)
         one_of("noise", self.noise, FAMILIES)
+        if self.quantise is not None:
+            one_of("quantise", self.quantise, QUANTISED)
 
     def settled(self) -> RunConfig:
         """With eps, lr and the bound of eps spelled out where they were left to the adapter."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from noback.adapters import floating
+from noback.adapters import Full, Head, base_tensors, refuse_quantised
 from noback.answers import Answers, Written, fitted, side_by_side, text_score, with_any_right
 from noback.config import RunConfig, config_of, read_config
 from noback.engines import STILL, Engine, Local, Opened, generate, model_limit, open_classifier, open_model
@@ -49,7 +49,7 @@ class Run:
         config = fitted(config.settled(), self._spec)
         self.config, self.folder, self.watcher = config, folder, watcher or Silent()
         self.model, self.tokenizer, fresh = self._opened()
-        self.base = digest(floating(self.model))
+        self.base = digest(base_tensors(self.model))
         for_head = config.adapter.head_seed is not None
         self.task = Task(self._spec, self.tokenizer, model_limit(self.model), for_head=for_head)
         self.weights = Weights(config.adapter.attach(self.model, fresh, config.seed), config.noise)
@@ -86,8 +86,10 @@ class Run:
     def _opened(self) -> Opened:
         """The base model as its folder or the hub gives it, with a fresh head where the adapter asks for one."""
         name, dtype, seed = self.config.model, self.config.dtype, self.config.adapter.head_seed
+        if self.config.quantise is not None and isinstance(self.config.adapter, (Full, Head)):
+            refuse_quantised(self.config.adapter.kind)
         if seed is None:
-            return open_model(name, dtype, causal=self._spec.is_causal)
+            return open_model(name, dtype, causal=self._spec.is_causal, quantise=self.config.quantise)
         if self._spec.is_causal:
             raise InputError(
                 f"adapter 'head' is for masked models and task {self._spec.name!r} is for causal ones; "

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 
-from noback.adapters import Lora
+from noback.adapters import Lora, is_quantised
 from noback.config import config_of
 from noback.engines import STILL
 from noback.errors import InputError, NobackError
@@ -127,6 +127,11 @@ def export(run: Run, target: str | os.PathLike[str], *, merge: bool = False) -> 
         if merge:
             if not isinstance(adapter, Lora):
                 raise InputError(f"--merge is for LoRA; a run with adapter {adapter.kind!r} is exported as it is")
+            if is_quantised(run.model):
+                raise InputError(
+                    f"--merge would round A and B into the quantised weights of model {run.config.model!r}; export the "
+                    "adapter alone and let PEFT merge it into the model as it was before"
+                )
             adapter.merge(run.model).save_pretrained(target)
         else:
             adapter.save(run.model, str(target))

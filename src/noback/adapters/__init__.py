@@ -1,10 +1,21 @@
 """Adapters: what is attached to a model, and which of its tensors are tuned."""
 
-from noback.adapters.full import Full, floating
+from noback.adapters.base import base_tensors, floating, is_quantised, refuse_quantised
+from noback.adapters.full import Full
 from noback.adapters.head import Head
 from noback.adapters.lora import Lora
 from noback.adapters.prefix import Prefix
 
 AnyAdapter = Full | Head | Lora | Prefix
 
-__all__ = ["AnyAdapter", "Full", "Head", "Lora", "Prefix", "floating"]
+__all__ = [
+    "AnyAdapter",
+    "Full",
+    "Head",
+    "Lora",
+    "Prefix",
+    "base_tensors",
+    "floating",
+    "is_quantised",
+    "refuse_quantised",
+]

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from noback.adapters.base import floating, is_quantised, refuse_quantised
 from noback.errors import InputError
 from noback.options import option
 
@@ -34,6 +35,8 @@ class Full:
 
     def attach(self, model: Any, _fresh: Collection[str], _seed: int) -> dict[str, Tensor]:
         """The tuned tensors by the name they have in the model; a tied one goes by its first name."""
+        if is_quantised(model):
+            refuse_quantised(self.kind)
         everything = floating(model)
         chosen: dict[str, Tensor] = {}
         for word in (part.strip() for part in self.tune.split(",")):
@@ -47,11 +50,6 @@ class Full:
     def save(self, model: Any, folder: str) -> None:
         """The whole model as a Hugging Face folder."""
         model.save_pretrained(folder)
-
-
-def floating(model: Any) -> dict[str, Tensor]:
-    """Every floating-point parameter by its name."""
-    return {name: tensor for name, tensor in model.named_parameters() if tensor.is_floating_point()}
 
 
 def _chooser(word: str, model: Any, names: Collection[str]) -> Callable[[str], bool]:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from noback.adapters.full import floating
+from noback.adapters.base import floating
 from noback.options import check_seed, option
 
 

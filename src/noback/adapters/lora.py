@@ -57,6 +57,8 @@ class Lora:
         except Exception as error:  # noqa: BLE001 (an adapter's file can hold anything; PEFT raises many kinds)
             raise InputError(f"the adapter does not fit the model: {' '.join(str(error).split())[:200]}") from None
         tuned = {name: tensor for name, tensor in model.named_parameters() if ".lora_" in name}
+        for tensor in tuned.values():  # beside a quantised linear PEFT makes them float32 whatever the model's type
+            tensor.data = tensor.data.to(model.dtype)
         if self.start:
             _load(tuned, Path(self.start))
         else:
@@ -86,7 +88,7 @@ class Lora:
     def _config(self, peft: Any, model: Any) -> Any:
         names = self._targets(model)
         for name in names:
-            width = min(model.get_submodule(name).weight.shape)
+            width = _width(model.get_submodule(name))
             if self.rank > width:
                 raise InputError(f"adapter.rank is {self.rank}; linear {name!r} is only {width} wide: use a lower rank")
         return peft.LoraConfig(
@@ -151,6 +153,13 @@ def _peft() -> Any:
 
 def _is_linear(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+
+
+def _width(linear: Any) -> int:
+    """The lesser of a linear's inputs and outputs; a quantised weight is packed, so its own shape does not say."""
+    if isinstance(linear, nn.Linear):
+        return min(linear.in_features, linear.out_features)
+    return int(min(linear.weight.shape))
 
 
 def _draw(tuned: dict[str, Tensor], seed: int) -> None:

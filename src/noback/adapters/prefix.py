@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from noback.adapters.prefix_peft import Layers, save_for_peft
 from noback.errors import InputError
 from noback.options import option, whole
 
@@ -51,12 +53,15 @@ class Prefix:
         return _prefixes(model)
 
     def save(self, model: Any, folder: str) -> None:
-        """`prefix.safetensors`, each tensor under its name in the model, and `prefix.json`."""
+        """`prefix.safetensors`, each tensor under its name in the model; PEFT's files too where it can hold them."""
         Path(folder).mkdir(parents=True, exist_ok=True)
         tensors = {name: tensor.detach() for name, tensor in _prefixes(model).items()}
         save_file(tensors, str(Path(folder) / "prefix.safetensors"))
         facts = {"format": "noback prefix 1", "tokens": self.tokens, "base": model.config.name_or_path}
         (Path(folder) / "prefix.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+        modules = [module for module in model.modules() if hasattr(module, _KEYS)]
+        layers = [(getattr(module, _KEYS).detach(), getattr(module, _VALUES).detach()) for module in modules]
+        save_for_peft(model, layers, Path(folder), partial(_answers, model))
 
 
 def _prefixes(model: Any) -> dict[str, Tensor]:
@@ -87,6 +92,21 @@ def _activations(model: Any, tokens: int, seed: int) -> list[tuple[nn.Module, tu
     if not found:
         raise InputError(f"{type(model).__name__} does not compute attention where a prefix can be put in; try LoRA")
     return list(found.items())
+
+
+def _answers(model: Any, past: Layers | None) -> Tensor:
+    """The logits of a short text with the model's prefix, or after past keys and values and without it."""
+    from transformers import DynamicCache
+
+    ids = torch.arange(8, device=model.device)[None] % model.get_input_embeddings().num_embeddings
+    before = model.config._attn_implementation
+    _use(model, before if past is None else "sdpa")
+    try:
+        with torch.no_grad():
+            cache = None if past is None else DynamicCache(past)
+            return model(input_ids=ids, past_key_values=cache, use_cache=past is not None).logits  # type: ignore[no-any-return]
+    finally:
+        _use(model, before)
 
 
 def _attention(

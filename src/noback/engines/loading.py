@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from noback.adapters import refuse_quantised
 from noback.directions import drawn
 from noback.embedded import MODELS
+from noback.engines.quantised import prepare_quantised, quantisation, quantised_by
 from noback.errors import InputError
 from noback.options import suggestion
 from noback.weights import DTYPES
@@ -26,18 +28,22 @@ class Opened(NamedTuple):
     fresh: tuple[str, ...] = ()
 
 
-def open_model(name: str, dtype: str, *, causal: bool = False) -> Opened:
-    """A masked or a causal LM in the dtype; one of the other kind, or one that lacks weights, is refused."""
+def open_model(name: str, dtype: str, *, causal: bool = False, quantise: str | None = None) -> Opened:
+    """A masked or a causal LM in the dtype, quantised where that is asked.
+
+    One of the other kind, or one that lacks weights, is refused.
+    """
     import transformers
 
     kind = "causal" if causal else "masked"
     architecture = transformers.AutoModelForCausalLM if causal else transformers.AutoModelForMaskedLM
-    model, tokenizer, missing = _opened(name, dtype, architecture, kind)
+    model, tokenizer, missing = _opened(name, dtype, architecture, kind=kind, quantise=quantise)
     if missing:
         raise InputError(
             f"model {name!r} lacks weights of its {kind}-LM head or body ({', '.join(missing[:3])}), which would be "
             f"random; expected a checkpoint of a {kind} LM with its head"
         )
+    prepare_quantised(model)
     return Opened(model, tokenizer)
 
 
@@ -85,7 +91,7 @@ def open_classifier(name: str, dtype: str, labels: Sequence[str], seed: int) -> 
 
 
 def _opened(
-    name: str, dtype: str, architecture: Any, kind: str | None = None, **settings: Any
+    name: str, dtype: str, architecture: Any, *, kind: str | None = None, quantise: str | None = None, **settings: Any
 ) -> tuple[Any, Any, tuple[str, ...]]:
     """The model, its tokenizer, and the names of the weights that the checkpoint lacks; `kind`: masked or causal."""
     import transformers
@@ -94,6 +100,12 @@ def _opened(
     keep_freed_memory()
     path = str(MODELS.get(name, name))
     options = {} if Path(path).is_dir() else _hub_options(name)
+    method = quantised_by(path, options)
+    if method and quantise:
+        raise InputError(f"model {name!r} is quantised already, by {method}; leave out --quantise")
+    if method and architecture is transformers.AutoModelForSequenceClassification:
+        refuse_quantised("head")
+    settings |= quantisation(quantise)
     try:
         if kind is not None:
             _check_kind(name, transformers.AutoConfig.from_pretrained(path, trust_remote_code=False, **options), kind)

@@ -224,6 +224,8 @@ def is_lora(module: nn.Module) -> bool:
     base = getattr(module, "base_layer", None)
     if not (isinstance(base, nn.Linear) and is_plain(base, nn.Linear) and base.weight.dtype == torch.float32):
         return False
+    if type(base.weight) is not nn.Parameter:  # a quantised tensor, which knows the products of a linear only
+        return False
     names = ("lora_A", "lora_B", "lora_dropout", "scaling", "lora_magnitude_vector", "merged_adapters")
     if not all(hasattr(module, name) for name in names) or "forward" in module.__dict__:
         return False
