@@ -18,10 +18,10 @@ from torch import Tensor
 
 from noback.calibration import calibrated_accuracy
 from noback.config import RunConfig
-from noback.engines import readout_for, readout_of
+from noback.engines import by_example, readout_for, readout_of
 from noback.errors import InputError
 from noback.folder import RunFolder
-from noback.memory import forget_peak, peak_memory
+from noback.memory import forget_peak
 from noback.objectives import LanguageModel
 from noback.options import one_of
 from noback.run import Run, drawn_data
@@ -83,7 +83,7 @@ def baseline(
     if method == "adam":
         rate = config.rule.lr or ADAM_LR[config.adapter.kind]
         found = replace(found, **_adam(run, rate, watcher, stop))
-    return replace(found, seconds=round(time.monotonic() - began, 3), peak_memory_bytes=peak_memory())
+    return replace(found, seconds=round(time.monotonic() - began, 3), peak_memory_bytes=run.peak_memory())
 
 
 # The linear probe
@@ -119,8 +119,9 @@ def _probe(run: Run) -> dict[str, Any]:
 def _features(run: Run, name: str) -> tuple[Any, Any]:
     rows, gold = [], []
     for batch in run.task.batches(name, run.config.batch):
-        hidden = run.model.base_model(**batch.inputs)[0]
-        rows.append(hidden[torch.arange(len(batch)), batch.mask_positions].float())
+        there = batch.to(run.device)
+        hidden = run.model.base_model(**there.inputs)[0]
+        rows.append(hidden[torch.arange(len(batch), device=run.device), there.mask_positions].float().cpu())
         gold.append(batch.gold)
     return torch.cat(rows).numpy().astype(np.float64), torch.cat(gold).numpy()
 
@@ -164,9 +165,12 @@ def _adam(run: Run, lr: float, watcher: Watcher, stop: Callable[[], bool]) -> di
 
 
 def _loss(run: Run, batch: Batch) -> Tensor:
-    readout = readout_for(batch, run.model, readout_of(run.model, run.task.word_ids))
+    batch = batch.to(run.device)
+    found = batch.candidates
+    usual = readout_of(run.model, run.task.word_ids)
+    readout = readout_for(None if found is None else found.targets, run.model, usual)
     with readout.reading(batch.mask_positions):
-        logits = readout.label_logits(run.model(**batch.inputs).logits)
+        logits = by_example(readout.label_logits(run.model(**batch.inputs).logits), found)
     if isinstance(run.config.objective, LanguageModel):
         return -logits.gather(1, batch.gold[:, None]).mean()
     return F.cross_entropy(logits, batch.gold)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from noback.objectives import AnyObjective, CrossEntropy
 from noback.options import build, check_seed, one_of, option, whole
 from noback.rules import Sgd
 from noback.weights import DTYPES
+
+PRODUCTS = ("float32", "tf32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,10 @@ class RunConfig:
     quantise: str | None = option(
         None, "quantise the frozen weights under an adapter as the model opens; none: as they are", choices=QUANTISED
     )
+    products: str = option(
+        "float32", "on a GPU, float32 products; tf32 is faster, its slopes noisier", choices=PRODUCTS
+    )
+    device: str | None = option(None, "cpu, cuda or cuda:N; none: a GPU where there is one")
     noise: str = option("normal", "family of directions", choices=FAMILIES)
     eval_every: int | None = option(None, "steps between looks at the validation set; none: a tenth of the run")
     probes_per_pass: int | None = option(None, "points of a step in one forward; none: all of them")
@@ -64,6 +71,9 @@ class RunConfig:
             check_seed(name, getattr(self, name), limit)
         one_of("dtype", self.dtype, DTYPES)
         one_of("noise", self.noise, FAMILIES)
+        one_of("products", self.products, PRODUCTS)
+        if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
+            raise InputError(f"device is {self.device!r}; expected cpu, cuda or cuda:N")
         if self.quantise is not None:
             one_of("quantise", self.quantise, QUANTISED)
 
@@ -101,13 +111,19 @@ class RunConfig:
         """The configuration as nested tables; what was left to the adapter is left out."""
         return _table(self)
 
+    def recorded(self) -> dict[str, Any]:
+        """The configuration as a journal holds it: without the device, which a replay may change."""
+        table = self.table()
+        table.pop("device", None)
+        return table
+
     def toml(self) -> str:
         """The configuration as TOML, every default spelled out."""
         return tomli_w.dumps(self.table())
 
     def digest(self) -> str:
         """BLAKE2b over the configuration."""
-        text = json.dumps(self.table(), sort_keys=True).encode()
+        text = json.dumps(self.recorded(), sort_keys=True).encode()
         return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 

@@ -120,7 +120,7 @@ class MeZO:
         self._steps = int(state["steps"])
 
     def _loss(self, closure: Callable[[], float | Tensor], point: Move) -> float:
-        with Displaced(self._weights, self._names, point):
+        with Displaced(self._weights, self._names, [point]):
             loss = closure()
         if isinstance(loss, Tensor) and loss.numel() != 1:
             raise InputError(f"the closure returned a tensor of shape {tuple(loss.shape)}; expected one number")

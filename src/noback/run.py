@@ -16,10 +16,21 @@ from torch import Tensor
 from noback.adapters import Full, Head, base_tensors, refuse_quantised
 from noback.answers import Answers, Written, fitted, side_by_side, text_score, with_any_right
 from noback.config import RunConfig, config_of, read_config
-from noback.engines import STILL, Engine, Local, Opened, generate, model_limit, open_classifier, open_model
+from noback.engines import (
+    STILL,
+    Engine,
+    Local,
+    Opened,
+    chosen_device,
+    generate,
+    model_limit,
+    open_classifier,
+    open_model,
+)
 from noback.errors import DamagedError, InputError
 from noback.folder import RunFolder
 from noback.journal import Contents, StepRecord, read_journal
+from noback.memory import peak_memory
 from noback.objectives import METRICS, Function, LanguageModel, accuracy, answer_loss, confusion, cross_entropy
 from noback.snapshot import newest_snapshot
 from noback.tasks import Batch, Drawn, Task, TaskSpec, draw_examples, spec_for
@@ -48,6 +59,7 @@ class Run:
         self._spec = spec or spec_for(config.task, config.columns)
         config = fitted(config.settled(), self._spec)
         self.config, self.folder, self.watcher = config, folder, watcher or Silent()
+        self.device = chosen_device(config.device)
         self.model, self.tokenizer, fresh = self._opened()
         self.base = digest(base_tensors(self.model))
         for_head = config.adapter.head_seed is not None
@@ -60,6 +72,8 @@ class Run:
             self.task.word_ids,
             probes_per_pass=config.probes_per_pass,
             micro_batch=config.micro_batch,
+            tf32=config.products == "tf32",
+            say=self.watcher.note,
         )
 
     def _begin(self, start: Mapping[str, Tensor] | None) -> None:
@@ -89,19 +103,24 @@ class Run:
         if self.config.quantise is not None and isinstance(self.config.adapter, (Full, Head)):
             refuse_quantised(self.config.adapter.kind)
         if seed is None:
-            return open_model(name, dtype, causal=self._spec.is_causal, quantise=self.config.quantise)
+            causal = self._spec.is_causal
+            return open_model(name, dtype, self.device, causal=causal, quantise=self.config.quantise)
         if self._spec.is_causal:
             raise InputError(
                 f"adapter 'head' is for masked models and task {self._spec.name!r} is for causal ones; "
                 "use full, lora or prefix"
             )
-        return open_classifier(name, dtype, self._spec.labels, seed)
+        return open_classifier(name, dtype, self._spec.labels, seed, self.device)
+
+    def peak_memory(self) -> int:
+        """The most memory in bytes that was held where the model is."""
+        return peak_memory() if self.device.type == "cpu" else torch.cuda.max_memory_allocated(self.device)
 
     def header(self) -> dict[str, Any]:
         """What the journal says about itself: with the base weights, enough to replay it."""
         return {
             "format": 1,
-            "config": self.config.table(),
+            "config": self.config.recorded(),
             "config_digest": self.config.digest(),
             "task": self.task.spec.table(),
             "base": self.base,
@@ -109,6 +128,7 @@ class Run:
             **({} if self.config.adapter.portable else {"start_tensors": packed(self.weights.tensors)}),
             "data": self.task.digest(),
             "directions": self.config.estimator.directions,
+            "device": device_name(self.device),
             "versions": versions(),
         }
 
@@ -232,8 +252,8 @@ def recorded_config(folder: RunFolder) -> RunConfig:
     folder.check()
     config = config_of(read_config(folder.config))
     if folder.journal.is_file():
-        written = config_of(read_journal(folder.journal).header["config"]).table()
-        now = config.table()
+        written = config_of(read_journal(folder.journal).header["config"]).recorded()
+        now = config.recorded()
         for key in sorted({*written, *now}):
             if written.get(key) != now.get(key):
                 raise InputError(
@@ -241,6 +261,11 @@ def recorded_config(folder: RunFolder) -> RunConfig:
                     f"{written.get(key)!r}; put it back, or train anew with the new value"
                 )
     return config
+
+
+def device_name(device: torch.device) -> str:
+    """What a journal calls a device."""
+    return "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device)
 
 
 def versions() -> dict[str, str]:

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from noback.adapters import Lora
@@ -70,12 +70,14 @@ def resume(
     path: str | os.PathLike[str],
     *,
     watcher: Watcher | None = None,
+    device: str | None = None,
     stop: Callable[[], bool] = lambda: False,
     health_every: int | None = None,
 ) -> Result:
-    """Go on with a run from where its folder says it is."""
+    """Go on with a run from where its folder says it is; `device`: where to, if not where it was."""
     folder = RunFolder(path)
     config = recorded_config(folder)
+    config = replace(config, device=device or config.device)
     with folder.locked(), _saying_how_to_go_on(folder):
         drawn = drawn_data(config)
         forget_peak()

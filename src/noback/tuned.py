@@ -23,9 +23,16 @@ from noback.watching import Watcher
 
 
 def open_run(
-    path: str | os.PathLike[str], *, model: str | None = None, watcher: Watcher | None = None
+    path: str | os.PathLike[str],
+    *,
+    model: str | None = None,
+    device: str | None = None,
+    watcher: Watcher | None = None,
 ) -> tuple[Run, Contents]:
-    """A run's base model and journal, checked against each other; `model` says where the base is now."""
+    """A run's base model and journal, checked against each other; `model` says where the base is now.
+
+    `device`: where to, if not where the run was.
+    """
     folder = RunFolder(path)
     if folder.path.is_file():  # a journal by itself
         folder.journal = folder.path
@@ -42,7 +49,7 @@ def open_run(
             )
         contents = read_journal(folder.journal)
     run = Run(
-        dataclasses.replace(config, model=model or config.model),
+        dataclasses.replace(config, model=model or config.model, device=device or config.device),
         folder,
         watcher,
         spec_of(contents.header["task"], "journal"),
@@ -68,11 +75,12 @@ def tuned_run(
     at: str = "best",
     *,
     model: str | None = None,
+    device: str | None = None,
     snapshots: bool = True,
     watcher: Watcher | None = None,
 ) -> tuple[Run, int]:
     """A run with its weights brought to a step, and that step; without `snapshots`, from base and journal alone."""
-    run, contents = open_run(path, model=model, watcher=watcher)
+    run, contents = open_run(path, model=model, device=device, watcher=watcher)
     step = step_at(contents, at)
     run.go_to(step, contents, snapshots=snapshots)
     return run, step

@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from noback import directions
 from noback.directions import FAMILIES, Place, tensor_id
+from noback.directions.on_gpu import GpuSweeps, gpu_sweeps
 from noback.errors import InputError
 from noback.options import one_of
 from noback.values import Move
@@ -36,8 +38,12 @@ class Weights:
         self.family = FAMILIES[noise]
         self._ids = _tensor_ids(self._tensors)
         self._places: dict[str, tuple[object, tuple[NDArray[Any], Place]]] = {}
+        self._on_gpu: tuple[object, GpuSweeps] | None = None
         for name, tensor in self.tensors.items():
             _check(name, tensor)
+        devices = {tensor.device for tensor in self._tensors.values()}
+        if len(devices) > 1:
+            raise InputError(f"the tuned tensors are on {', '.join(map(str, devices))}; expected one device")
 
     @property
     def names(self) -> Collection[str]:
@@ -49,29 +55,81 @@ class Weights:
         """The tuned tensors by name, sharing their memory with the model."""
         return {name: tensor.detach() for name, tensor in self._tensors.items()}
 
-    def perturbed(self, name: str, points: Sequence[Move], rows: Tensor | None = None) -> Tensor:
-        """The tensor (or its chosen rows, ascending) at each point, beside the tensor: [points, *shape]."""
-        with torch._C.DisableTorchFunction():  # no function mode sees the tensor as it stands
-            return self._perturbed(name, points, rows)
+    @property
+    def device(self) -> torch.device:
+        """Where the tuned tensors are."""
+        return next(iter(self._tensors.values())).device
 
-    def _perturbed(self, name: str, points: Sequence[Move], rows: Tensor | None) -> Tensor:
-        tensor = self._tensors[name].detach()
-        count = len(tensor) if rows is None else len(rows)
-        if rows is not None and count and not (rows[0] >= 0 and rows[-1] < len(tensor)):
-            raise IndexError(f"rows {int(rows[0])} to {int(rows[-1])} of {name!r}, which has {len(tensor)}")
-        out = torch.empty((len(points), count, *tensor.shape[1:]), dtype=tensor.dtype)
-        directions.perturb(
-            tensor_array(out.view(len(points), count, -1)),
-            *self._placed(name),
-            self.family,
-            points,
-            rows=None if rows is None else rows.numpy(),
-            threads=torch.get_num_threads(),
-        )
-        return out
+    def place(self, points: Sequence[Move]) -> None:
+        """On a GPU, write the points where a captured forward that was made for their like reads them."""
+        if self.device.type != "cpu":
+            self._gpu().placed(points)
+
+    def perturbed(
+        self, name: str, points: Sequence[Move], rows: Tensor | None = None, *, only: int | None = None
+    ) -> Tensor:
+        """The tensor (or its chosen rows, ascending) at each point, or at one, beside it: [points, *shape]."""
+        with torch._C.DisableTorchFunction():  # no function mode sees the tensor as it stands
+            tensor = self._tensors[name].detach()
+            count = len(tensor) if rows is None else len(rows)
+            chosen = points if only is None else [points[only]]
+            out = tensor.new_empty((len(chosen), count, *tensor.shape[1:]))
+            if tensor.device.type != "cpu":
+                self._perturb_on_gpu(out, name, points, rows, only)
+                return out
+            if rows is not None and count and not (rows[0] >= 0 and rows[-1] < len(tensor)):
+                raise IndexError(f"rows {int(rows[0])} to {int(rows[-1])} of {name!r}, which has {len(tensor)}")
+            directions.perturb(
+                tensor_array(out.view(len(chosen), count, -1)),
+                *self._placed(name),
+                self.family,
+                chosen,
+                rows=None if rows is None else rows.numpy(),
+                threads=torch.get_num_threads(),
+            )
+            return out
+
+    def small(self, points: Sequence[Move]) -> dict[str, Tensor]:
+        """On a GPU, the tensors that one launch perturbs together: [points, *shape]; on a CPU none."""
+        if self.device.type == "cpu":
+            return {}
+        sweeps, names = self._gpu(), list(self._tensors)
+        found = sweeps.small(sweeps.placed(points))
+        return {names[part]: value.view(-1, *self._tensors[names[part]].shape) for part, value in found.items()}
+
+    def looked_up(self, name: str, points: Sequence[Move], ids: Tensor, *, only: int | None = None) -> Tensor:
+        """Row `ids[...]` of an embedding, the ids of each point one after the other: [*ids, columns]."""
+        with torch._C.DisableTorchFunction():
+            tensor = self._tensors[name].detach()
+            chosen = points if only is None else [points[only]]
+            if tensor.device.type != "cpu":
+                out = tensor.new_empty((ids.numel(), *tensor.shape[1:]))
+                self._look_up_on_gpu(out, name, points, ids.reshape(-1), only)
+                return out.view(*ids.shape, *tensor.shape[1:])
+            rows, places = torch.unique(ids, return_inverse=True)
+            table = self.perturbed(name, chosen, rows)  # only the rows that are used
+            offset = torch.arange(len(chosen))[:, None] * len(rows)
+            flat = (places.reshape(len(chosen), -1) + offset).reshape(places.shape)
+            return F.embedding(flat, table.flatten(0, 1))
+
+    def _perturb_on_gpu(
+        self, out: Tensor, name: str, points: Sequence[Move], rows: Tensor | None, only: int | None
+    ) -> None:
+        if rows is not None:
+            self._look_up_on_gpu(out.flatten(0, 1), name, points, rows.repeat(len(out)), only)
+            return
+        sweeps, matrix = self._gpu(), self._matrix(name)
+        sweeps.perturb(out.view(len(out), *matrix.shape), matrix, self._place(name), sweeps.placed(points), only)
+
+    def _look_up_on_gpu(self, out: Tensor, name: str, points: Sequence[Move], rows: Tensor, only: int | None) -> None:
+        sweeps, matrix = self._gpu(), self._matrix(name)
+        sweeps.look_up(out.view(len(out), -1), matrix, self._place(name), sweeps.placed(points), rows, only)
 
     def advance(self, moves: Sequence[Move]) -> None:
         """Apply the moves in their order, in one pass over each tensor."""
+        if self.device.type != "cpu":
+            self._gpu(look=True).advance(moves)
+            return
         threads = torch.get_num_threads()
         if all(move.decay == 1.0 for move in moves):
             directions.advance([self._placed(name) for name in self._tensors], self.family, moves, threads=threads)
@@ -88,7 +146,8 @@ class Weights:
 
     def norm(self) -> float:
         """The length of all tuned tensors as one vector."""
-        return math.sqrt(sum(float(torch.linalg.vector_norm(part.float())) ** 2 for part in self.tensors.values()))
+        lengths = [torch.linalg.vector_norm(part, dtype=torch.float32) for part in self.tensors.values()]
+        return math.sqrt(float((torch.stack(lengths).double() ** 2).sum()))
 
     @property
     def size(self) -> int:
@@ -112,15 +171,32 @@ class Weights:
         """BLAKE2b over every tuned tensor's name, dtype, shape and bytes."""
         return digest(self.tensors)
 
+    def _matrix(self, name: str) -> Tensor:
+        tensor = self._tensors[name].detach()
+        return tensor.view(len(tensor), -1)
+
+    def _place(self, name: str) -> Place:
+        tensor = self._tensors[name]
+        return Place(self._ids[name], tensor.numel() // len(tensor))
+
     def _placed(self, name: str) -> tuple[NDArray[Any], Place]:
         """The tensor's memory as a matrix, and its place in the noise; made anew when the storage has changed."""
         tensor = self._tensors[name]
         storage, placed = self._places.get(name, (None, None))
         if placed is None or storage != (tensor.data_ptr(), tensor.dtype):
-            matrix = tensor.detach().view(len(tensor), -1)
-            placed = tensor_array(matrix), Place(self._ids[name], matrix.shape[1])
+            placed = tensor_array(self._matrix(name)), self._place(name)
             self._places[name] = ((tensor.data_ptr(), tensor.dtype), placed)
         return placed
+
+    def _gpu(self, *, look: bool = False) -> GpuSweeps:
+        """The sweeps on the tensors' GPU; with `look`, made anew where a storage has changed."""
+        if self._on_gpu is not None and not look:
+            return self._on_gpu[1]
+        storage = [(tensor.data_ptr(), tensor.dtype) for tensor in self._tensors.values()]
+        if self._on_gpu is None or self._on_gpu[0] != storage:
+            parts = [(self._matrix(name), self._place(name), is_decayed(name)) for name in self._tensors]
+            self._on_gpu = (storage, gpu_sweeps(parts, self.family))
+        return self._on_gpu[1]
 
 
 def is_decayed(name: str) -> bool:
@@ -133,7 +209,7 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     """BLAKE2b (128 bits) over the tensors in the order of their names."""
     total = hashlib.blake2b(digest_size=16)
     for name in sorted(tensors):
-        tensor = tensors[name].detach().contiguous()
+        tensor = tensors[name].detach().contiguous().cpu()
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         total.update(tensor_array(tensor.view(-1)).data)
     return total.hexdigest()
@@ -149,7 +225,9 @@ def packed(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     return {
         name: {
             "shape": list(tensor.shape),
-            "bytes": base64.b64encode(zlib.compress(tensor_array(tensor.to(torch.bfloat16)).tobytes(), 9)).decode(),
+            "bytes": base64.b64encode(
+                zlib.compress(tensor_array(tensor.to("cpu", torch.bfloat16)).tobytes(), 9)
+            ).decode(),
         }
         for name, tensor in sorted(tensors.items())
     }
@@ -176,10 +254,8 @@ def _tensor_ids(names: Mapping[str, Any], identify: Callable[[str], int] = tenso
 def _check(name: str, tensor: Tensor) -> None:
     if tensor.dtype not in DTYPES.values():
         raise InputError(f"tensor {name!r} is {tensor.dtype}; tuned tensors are float32 or bfloat16: convert the model")
-    if tensor.device.type != "cpu":
-        raise InputError(
-            f"tensor {name!r} is on {tensor.device}; this version of noback runs on the CPU: move the model"
-        )
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise InputError(f"tensor {name!r} is on {tensor.device}; noback runs on a CPU or a CUDA GPU: move the model")
     if not tensor.is_contiguous() or tensor.dim() == 0 or tensor.numel() == 0:
         raise InputError(
             f"tensor {name!r} of shape {tuple(tensor.shape)} cannot be tuned: it is empty or not contiguous"

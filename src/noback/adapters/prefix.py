@@ -83,7 +83,7 @@ def _activations(model: Any, tokens: int, seed: int) -> list[tuple[nn.Module, tu
     _use(model, _NAME)
     try:
         with torch.inference_mode(mode=False), torch.no_grad():
-            model(input_ids=torch.from_numpy(ids))
+            model(input_ids=torch.from_numpy(ids).to(model.device))
     except (IndexError, RuntimeError):
         raise InputError(f"adapter.tokens is {tokens}; the model does not take so many tokens: use fewer") from None
     finally:

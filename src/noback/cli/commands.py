@@ -29,6 +29,12 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         help="whose weights: best (by validation; the default), final, base, or a step's number",
     )  # fmt: skip
     parser.add_argument("--model", metavar="NAME", help="where the base model is now, if not where it was")
+    add_device(parser)
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """--device: where, if not where the run was."""
+    parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:N, if not where the run was")
 
 
 def add_log_to(parser: argparse.ArgumentParser) -> None:

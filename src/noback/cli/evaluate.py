@@ -33,7 +33,9 @@ def run(arguments: argparse.Namespace) -> None:
     from noback.tuned import evaluate, tuned_run
 
     display = Display()
-    tuned, step = tuned_run(arguments.run, arguments.at, model=arguments.model, watcher=display)
+    tuned, step = tuned_run(
+        arguments.run, arguments.at, model=arguments.model, device=arguments.device, watcher=display
+    )
     score, notes = evaluate(tuned, arguments.data, arguments.split, arguments.columns)
     for note in notes:
         display.note(note)

@@ -9,6 +9,7 @@ FLAGS = {
     "--data-seed": "data_seed", "--test-limit": "test_limit", "--steps": "steps", "--batch": "batch", "--lr": "rule.lr",
     "--schedule": "rule.schedule", "--weight-decay": "rule.weight_decay", "--eps": "estimator.eps",
     "--directions": "estimator.directions", "--noise": "noise", "--dtype": "dtype", "--seed": "seed",
-    "--objective": "objective", "--adapter": "adapter", "--quantise": "quantise",
+    "--objective": "objective", "--adapter": "adapter", "--quantise": "quantise", "--device": "device",
+    "--products": "products",
     "--eval-every": "eval_every", "--probes-per-pass": "probes_per_pass", "--micro-batch": "micro_batch",
 }  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from noback import __version__
 from noback.cli import (
     baseline,
+    bench,
     compare,
     epsilon,
     evaluate,
@@ -34,6 +35,7 @@ COMMANDS = {
     "epsilon": epsilon,
     "report": report,
     "baseline": baseline,
+    "bench": bench,
     "reproduce": reproduce,
     "evaluate": evaluate,
     "predict": predict,

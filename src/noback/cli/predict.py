@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
     from noback.cli.display import Display
     from noback.tuned import generate, predict, tuned_run
 
-    tuned, _ = tuned_run(arguments.run, arguments.at, model=arguments.model, watcher=Display())
+    tuned, _ = tuned_run(arguments.run, arguments.at, model=arguments.model, device=arguments.device, watcher=Display())
     spec = tuned.task.spec
     several = len(spec.sentences) > 1 or spec.answer == "choices"
     texts = [tuple(text.split("\t")) if several else text for text in arguments.texts]

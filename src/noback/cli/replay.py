@@ -36,7 +36,14 @@ def write(arguments: argparse.Namespace, *, snapshots: bool) -> None:
 
     target = Path(arguments.target)
     check_target(target)
-    tuned, step = tuned_run(arguments.run, arguments.at, model=arguments.model, snapshots=snapshots, watcher=Display())
+    tuned, step = tuned_run(
+        arguments.run,
+        arguments.at,
+        model=arguments.model,
+        device=arguments.device,
+        snapshots=snapshots,
+        watcher=Display(),
+    )
     export(tuned, target, merge=getattr(arguments, "merge", False))
     digest = tuned.weights.digest()
     values = {"run": arguments.run, "folder": str(target), "step": step, "weights": digest}

@@ -7,7 +7,7 @@ import dataclasses
 from pathlib import Path
 
 from noback.cli import compare
-from noback.cli.commands import add_json, add_watching, say, stopping, watching, whole_number
+from noback.cli.commands import add_device, add_json, add_watching, say, stopping, watching, whole_number
 from noback.cli.train import summary
 
 HELP = "go on with a run that was stopped or killed"
@@ -23,6 +23,7 @@ It ends on the same bits as a run that was never stopped.
 def add(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     parser.add_argument("run", metavar="RUN", help="the run's folder, or a comparison's")
+    add_device(parser)
     add_watching(parser)
     add_json(parser)
 
@@ -38,5 +39,5 @@ def run(arguments: argparse.Namespace) -> None:
             table = resume_comparison(arguments.run, watcher=watcher, stop=stop)
             say(arguments, table, compare.text(table))
             return
-        result = resume(arguments.run, watcher=watcher, stop=stop, health_every=health_every)
+        result = resume(arguments.run, watcher=watcher, device=arguments.device, stop=stop, health_every=health_every)
     say(arguments, dataclasses.asdict(result), summary(result))

@@ -3,10 +3,17 @@
 from noback.engines.displaced import Displaced, TensorNames
 from noback.engines.engine import STILL, Engine
 from noback.engines.generation import generate
-from noback.engines.loading import Opened, keep_freed_memory, model_limit, open_classifier, open_model
+from noback.engines.loading import (
+    Opened,
+    chosen_device,
+    keep_freed_memory,
+    model_limit,
+    open_classifier,
+    open_model,
+)
 from noback.engines.local import Local
 from noback.engines.plain import Plain
-from noback.engines.readout import readout_for, readout_of
+from noback.engines.readout import by_example, readout_for, readout_of
 
 __all__ = [
     "STILL",
@@ -16,6 +23,8 @@ __all__ = [
     "Opened",
     "Plain",
     "TensorNames",
+    "by_example",
+    "chosen_device",
     "generate",
     "keep_freed_memory",
     "model_limit",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -41,9 +40,10 @@ class TensorNames:
 class Displaced(TorchFunctionMode):
     """While active, torch functions see each tuned tensor at the point; a tensor is formed, used and dropped."""
 
-    def __init__(self, weights: Weights, names: TensorNames, point: Move) -> None:
+    def __init__(self, weights: Weights, names: TensorNames, points: Sequence[Move], index: int = 0) -> None:
+        """The point is `points[index]`: the others let a captured forward find it where it finds all of them."""
         super().__init__()
-        self._weights, self._names, self._point = weights, names, point
+        self._weights, self._names, self._points, self._index = weights, names, points, index
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -60,13 +60,12 @@ class Displaced(TorchFunctionMode):
 
     def _seen(self, value: Any) -> Any:
         if isinstance(value, Tensor) and value in self._names:
-            return self._weights.perturbed(self._names[value], [self._point])[0]
+            return self._weights.perturbed(self._names[value], self._points, only=self._index)[0]
         return value
 
     def _embedding(self, ids: Tensor, weight: Tensor) -> Tensor:
         """Only the rows that are used; padding and gradients play no part in a forward."""
-        rows, places = torch.unique(ids, return_inverse=True)
-        return self._weights.perturbed(self._names[weight], [self._point], rows)[0][places]
+        return self._weights.looked_up(self._names[weight], self._points, ids, only=self._index)
 
 
 class Watch(TorchFunctionMode):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from noback.errors import InputError
 from noback.options import suggestion
 from noback.weights import DTYPES
 
+_CPU = torch.device("cpu")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
@@ -28,7 +30,23 @@ class Opened(NamedTuple):
     fresh: tuple[str, ...] = ()
 
 
-def open_model(name: str, dtype: str, *, causal: bool = False, quantise: str | None = None) -> Opened:
+def chosen_device(name: str | None) -> torch.device:
+    """The device of a name; none: a GPU where there is one, else the CPU."""
+    if name is None:
+        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    device = torch.device(name)
+    if device.type == "cpu":
+        return device
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (device.index or 0) >= count:
+        seen = f"{count} GPU{'s' if count > 1 else ''}" if count else "no GPU"
+        raise InputError(f"device is {name!r}, but torch {torch.__version__} sees {seen} here; use another, or cpu")
+    return torch.device("cuda", device.index or 0)
+
+
+def open_model(
+    name: str, dtype: str, device: torch.device = _CPU, *, causal: bool = False, quantise: str | None = None
+) -> Opened:
     """A masked or a causal LM in the dtype, quantised where that is asked.
 
     One of the other kind, or one that lacks weights, is refused.
@@ -37,7 +55,7 @@ def open_model(name: str, dtype: str, *, causal: bool = False, quantise: str | N
 
     kind = "causal" if causal else "masked"
     architecture = transformers.AutoModelForCausalLM if causal else transformers.AutoModelForMaskedLM
-    model, tokenizer, missing = _opened(name, dtype, architecture, kind=kind, quantise=quantise)
+    model, tokenizer, missing = _opened(name, dtype, device, architecture, kind=kind, quantise=quantise)
     if missing:
         raise InputError(
             f"model {name!r} lacks weights of its {kind}-LM head or body ({', '.join(missing[:3])}), which would be "
@@ -68,7 +86,7 @@ def _check_kind(name: str, config: Any, wanted: str) -> None:
         )
 
 
-def open_classifier(name: str, dtype: str, labels: Sequence[str], seed: int) -> Opened:
+def open_classifier(name: str, dtype: str, labels: Sequence[str], seed: int, device: torch.device = _CPU) -> Opened:
     """The architecture's classifier over a model's body, with a fresh head: a pure function of the seed."""
     import transformers
 
@@ -79,7 +97,9 @@ def open_classifier(name: str, dtype: str, labels: Sequence[str], seed: int) -> 
     verbosity = transformers.utils.logging.get_verbosity()
     transformers.utils.logging.set_verbosity_error()  # it would warn that the head is random, which is the point
     try:
-        model, tokenizer, missing = _opened(name, dtype, transformers.AutoModelForSequenceClassification, **named)
+        model, tokenizer, missing = _opened(
+            name, dtype, device, transformers.AutoModelForSequenceClassification, **named
+        )
     finally:
         transformers.utils.logging.set_verbosity(verbosity)
     body = [name for name in missing if name.startswith(f"{model.base_model_prefix}.") and "pooler" not in name]
@@ -91,7 +111,14 @@ def open_classifier(name: str, dtype: str, labels: Sequence[str], seed: int) -> 
 
 
 def _opened(
-    name: str, dtype: str, architecture: Any, *, kind: str | None = None, quantise: str | None = None, **settings: Any
+    name: str,
+    dtype: str,
+    device: torch.device,
+    architecture: Any,
+    *,
+    kind: str | None = None,
+    quantise: str | None = None,
+    **settings: Any,
 ) -> tuple[Any, Any, tuple[str, ...]]:
     """The model, its tokenizer, and the names of the weights that the checkpoint lacks; `kind`: masked or causal."""
     import transformers
@@ -106,6 +133,8 @@ def _opened(
     if method and architecture is transformers.AutoModelForSequenceClassification:
         refuse_quantised("head")
     settings |= quantisation(quantise)
+    if device.type != "cpu" and not (method or quantise) and find_spec("accelerate"):
+        settings["device_map"] = {"": str(device)}  # straight from the file to the GPU
     try:
         if kind is not None:
             _check_kind(name, transformers.AutoConfig.from_pretrained(path, trust_remote_code=False, **options), kind)
@@ -125,6 +154,8 @@ def _opened(
         raise InputError(f"model {name!r} cannot be opened: {_first_line(error)}") from None
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         raise InputError(f"the tokenizer of model {name!r} knows more tokens ({len(tokenizer)}) than the model")
+    if model.device != device:
+        model.to(device)
     return model.eval(), tokenizer, tuple(sorted(report["missing_keys"]))
 
 

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from noback.engines.displaced import Displaced, TensorNames
+from noback.engines.graphs import Graphs
+from noback.engines.loading import model_limit
 from noback.engines.probed import Probes
-from noback.engines.readout import readout_for, readout_of, without_cache
+from noback.engines.readout import by_example, readout_for, readout_of, without_cache
+from noback.errors import InputError
 from noback.tasks import Batch
 from noback.values import Move
 from noback.weights import Weights
 
 T = TypeVar("T")
+_POSITIONS, _TARGETS = "mask_positions", "targets"  # beside the model's own inputs
+_BUCKET = 8  # on a GPU, tokens are padded to a multiple of so many
 
 
 class Local:
@@ -30,8 +38,13 @@ class Local:
         *,
         probes_per_pass: int | None = None,
         micro_batch: int | None = None,
+        tf32: bool = False,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`word_ids` none: a head or a batch's candidates are read. `micro_batch` bounds the examples of a forward."""
+        """`word_ids` none: a head or a batch's candidates are read. `micro_batch` bounds the examples of a forward.
+
+        `tf32` lets a GPU round the factors of float32 products; `say` is told what the engine had to change.
+        """
         self._model = model.eval()
         self._weights = weights
         self._readout = readout_of(model, word_ids)
@@ -39,6 +52,11 @@ class Local:
         self._names = TensorNames(model.named_parameters(), weights)
         self._probes = Probes(model, weights, self._readout.rows)
         self._probes_per_pass, self._micro_batch = probes_per_pass, micro_batch
+        self._tf32, self._say = tf32, say
+        self._device = weights.device
+        self._graphs = Graphs(self._device) if self._device.type == "cuda" else None
+        self._limit = model_limit(model) or sys.maxsize
+        self._padding = getattr(model.config, "pad_token_id", None) or 0
         self._checked = False  # whether a displaced forward was seen to equal the same points one by one
         self.point_by_point = False  # the model does not take probes side by side
 
@@ -49,12 +67,55 @@ class Local:
 
     @torch.inference_mode()
     def score(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
-        """The label logits of the batch at each point: float32 [examples, labels] each."""
+        """The label logits of the batch at each point: float32 [examples, labels] each, on the CPU."""
+        while True:
+            try:
+                with self._precision():
+                    return self._scored(batch, points)
+            except torch.OutOfMemoryError as error:
+                self._take_less(batch, points, error)
+
+    def _scored(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
         scores: list[Tensor] = []
         for together in _cut(points, self._probes_per_pass):
             parts = [self._pass(part, together) for part in _micro_batches(batch, self._micro_batch)]
             scores.extend(torch.cat(list(of_point)) for of_point in zip(*parts, strict=True))
-        return scores
+        if self._graphs is None:
+            return scores
+        return list(torch.stack(scores).cpu())  # the one moment of a step that waits for the GPU
+
+    def _take_less(self, batch: Batch, points: Sequence[Move], error: Exception) -> None:
+        """Halve what goes through the model at once, remember it and say so; one example at one point must fit."""
+        if self._graphs is not None:
+            self._graphs.forget()
+        torch.cuda.empty_cache()
+        probes = min(self._probes_per_pass or len(points), len(points))
+        examples = min(self._micro_batch or len(batch), len(batch))
+        if probes > 1:
+            self._probes_per_pass = probes // 2
+        elif examples > 1:
+            self._micro_batch = examples // 2
+        else:
+            raise InputError(
+                "the GPU's memory does not hold one example at one point; use a smaller dtype or model, or --device cpu"
+            ) from error
+        self._say(
+            "out of GPU memory; from now on "
+            f"{self._probes_per_pass or len(points)} points and {self._micro_batch or len(batch)} examples at a time"
+        )
+
+    @contextmanager
+    def _precision(self) -> Iterator[None]:
+        """Float32 products in TF32 where that was asked for, and in float32 where not."""
+        if self._graphs is None:
+            yield
+            return
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high" if self._tf32 else "highest")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
 
     def _pass(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
         if not self._checked and any(point.terms for point in points):
@@ -90,24 +151,58 @@ class Local:
         return bool((one - other).abs().max() <= (5e-2 if half else 2e-4) * (1 + other.abs().max()))
 
     def _alone(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
-        return [self._displaced(batch, point) for point in points]
+        inputs = {name: tensor.to(self._device) for name, tensor in self._inputs(batch).items()}
+        return [by_example(self._displaced(inputs, point), batch.candidates) for point in points]
 
     def _probed(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
         """All points in one forward, probe-major."""
-        probes = len(points)
-        inputs = {name: tensor.repeat(probes, 1) for name, tensor in batch.inputs.items()}
-        positions = torch.cat([batch.mask_positions] * probes)
-        readout = readout_for(batch, self._model, self._readout)
-        with self._probes.at(points, batch.rows), readout.reading(positions):
-            logits = readout.label_logits(self._model(**inputs, **self._settings).logits)
-        return list(logits.chunk(probes))
+        forward = partial(self._forward, points=points)
+        if self._graphs is None:
+            logits = forward(self._inputs(batch))
+        else:
+            self._weights.place(points)
+            logits = self._graphs(_order(points), self._inputs(batch), forward)
+        return [by_example(one, batch.candidates) for one in logits.chunk(len(points))]
 
-    def _displaced(self, batch: Batch, point: Move) -> Tensor:
+    def _inputs(self, batch: Batch) -> dict[str, Tensor]:
+        """What a forward takes; for a GPU with tokens up to the next bucket, so that few shapes are seen."""
+        inputs = {**batch.inputs, _POSITIONS: batch.mask_positions}
+        if batch.candidates is not None:
+            inputs[_TARGETS] = batch.candidates.targets
+        if self._graphs is None:
+            return inputs
+        tokens = inputs["input_ids"].shape[1]
+        more = min(-tokens % _BUCKET, max(self._limit - tokens, 0))
+        for name in batch.inputs if more else ():
+            inputs[name] = F.pad(inputs[name], (0, more), value=self._padding if name == "input_ids" else 0)
+        return inputs
+
+    def _forward(self, inputs: Mapping[str, Tensor], points: Sequence[Move]) -> Tensor:
+        """The label logits of all points, probe-major; of candidates, those of each row."""
+        probes, rows = len(points), len(inputs[_POSITIONS])
+        positions = torch.cat([inputs[_POSITIONS]] * probes)
+        repeated = {name: tensor.repeat(probes, 1) for name, tensor in _plain(inputs).items()}
+        readout = readout_for(inputs.get(_TARGETS), self._model, self._readout)
+        with self._probes.at(points, rows), readout.reading(positions):
+            return readout.label_logits(self._model(**repeated, **self._settings).logits)
+
+    def _displaced(self, inputs: Mapping[str, Tensor], point: Move) -> Tensor:
         """One point by itself: every torch function sees the tuned tensors there. Right for any model, and slower."""
-        displaced = Displaced(self._weights, self._names, point) if point.terms else nullcontext()
-        readout = readout_for(batch, self._model, self._readout)
-        with displaced, readout.reading(batch.mask_positions):
-            return readout.label_logits(self._model(**batch.inputs, **self._settings).logits)
+        displaced = Displaced(self._weights, self._names, [point]) if point.terms else nullcontext()
+        readout = readout_for(inputs.get(_TARGETS), self._model, self._readout)
+        with displaced, readout.reading(inputs[_POSITIONS]):
+            return readout.label_logits(self._model(**_plain(inputs), **self._settings).logits)
+
+
+def _plain(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What the model itself takes."""
+    return {name: tensor for name, tensor in inputs.items() if name not in (_POSITIONS, _TARGETS)}
+
+
+def _order(points: Sequence[Move]) -> tuple[int, ...]:
+    """What of the points a captured forward depends on: how many, how many terms each, and which share a seed."""
+    seeds = list(dict.fromkeys(term.seed for point in points for term in point.terms))
+    return (len(points), *(value for point in points for term in point.terms for value in (seeds.index(term.seed), -1)))
 
 
 def _cut(items: Sequence[T], size: int | None) -> Iterator[Sequence[T]]:

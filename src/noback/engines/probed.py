@@ -37,6 +37,8 @@ class Probes:
         self._units += [module for module in rows if module not in self._units]
         self._always = [*rows, *(module for module in self._units if is_lora(module))]
         self._points: Sequence[Move] = ()
+        self._only: int | None = None  # within a module that takes the probes one by one, the one in hand
+        self._small: dict[str, Tensor] = {}  # tensors that were perturbed together beforehand: [points, *shape]
         self._examples = 0
         self._moving = False
         self._watch: Watch | None = Watch(self._names)
@@ -45,17 +47,19 @@ class Probes:
     @contextmanager
     def at(self, points: Sequence[Move], examples: int) -> Iterator[None]:
         """Within, the model takes len(points) * examples rows, and each unit gives each probe its own weights."""
-        self._points, self._examples = points, examples
+        self._points, self._examples, self._only = points, examples, None
         self._moving = any(point.terms for point in points)
+        self._small = self._weights.small(points) if self._moving else {}
         with ExitStack() as stack:
             for module in self._units if self._moving else self._always:
                 stack.enter_context(replaced_forward(module, self._forward_of(module)))
             if self._watch is None or not self._moving:
                 yield
-                return
-            with self._watch:
-                yield
-            self.used_outside, self._watch = self._watch.seen, None
+            else:
+                with self._watch:
+                    yield
+                self.used_outside, self._watch = self._watch.seen, None
+        self._small = {}
 
     def _forward_of(self, module: nn.Module) -> Forward:
         if is_plain(module, nn.Linear):
@@ -66,6 +70,8 @@ class Probes:
             return partial(self._conv1d, module)
         if is_plain(module, nn.Embedding) and module.max_norm is None:
             return partial(self._embedding, module)
+        if is_plain(module, nn.LayerNorm):
+            return partial(self._norm, module)
         return partial(self._split, module, module.forward)
 
     def _linear(self, module: nn.Linear, x: Tensor) -> Tensor:
@@ -76,15 +82,15 @@ class Probes:
         if not self._moves(module.weight):
             y = F.linear(x, module.weight if rows is None else module.weight[rows])
             if bias is not None:
-                y.view(len(self._points), -1, y.shape[-1]).add_(bias)
+                y.view(self._count, -1, y.shape[-1]).add_(bias)
             return y
-        weight = self._weights.perturbed(self._names[module.weight], self._points, rows)
-        y = _products(x.reshape(len(self._points), -1, x.shape[-1]), weight, bias)
+        weight = self._perturbed(module.weight, rows)
+        y = _products(x.reshape(self._count, -1, x.shape[-1]), weight, bias)
         return y.view(*x.shape[:-1], y.shape[-1])
 
     def _lora(self, module: Any, x: Tensor) -> Tensor:
         """Each probe's B A is added to the frozen weight, which costs less than a pass over the activations."""
-        base, probes = module.base_layer, len(self._points)
+        base, probes = module.base_layer, self._count
         down, up = (self._seen(part["default"].weight) for part in (module.lora_A, module.lora_B))
         frozen = base.weight.expand(probes, -1, -1)
         weight = torch.baddbmm(frozen, up, down, alpha=module.scaling["default"])
@@ -97,33 +103,49 @@ class Probes:
         """GPT-2's linear, whose weight is [in, out]."""
         x = self._spread(x)
         weight = self._seen(module.weight).transpose(1, 2)
-        y = _products(x.reshape(len(self._points), -1, x.shape[-1]), weight, self._bias(module.bias, None))
+        y = _products(x.reshape(self._count, -1, x.shape[-1]), weight, self._bias(module.bias, None))
         return y.view(*x.shape[:-1], y.shape[-1])
 
     def _seen(self, tensor: Tensor) -> Tensor:
         """[points, *shape]"""
         if self._moves(tensor):
-            return self._weights.perturbed(self._names[tensor], self._points)
-        return tensor.detach().expand(len(self._points), *tensor.shape)
+            return self._perturbed(tensor)
+        return tensor.detach().expand(self._count, *tensor.shape)
 
     def _bias(self, bias: Tensor, rows: Tensor | None) -> Tensor:
         """[points, 1, outputs]"""
         if self._moves(bias):
-            return self._weights.perturbed(self._names[bias], self._points, rows)[:, None]
-        return (bias if rows is None else bias[rows]).expand(len(self._points), 1, -1)
+            return self._perturbed(bias, rows)[:, None]
+        return (bias if rows is None else bias[rows]).expand(self._count, 1, -1)
 
     def _embedding(self, module: nn.Embedding, ids: Tensor) -> Tensor:
         """Only the rows that the batch uses are perturbed."""
-        probes = len(self._points)
-        rows, places = torch.unique(ids, return_inverse=True)
-        table = self._weights.perturbed(self._names[module.weight], self._points, rows)
-        offset = torch.arange(probes)[:, None] * len(rows)
+        name = self._names[module.weight]
         if self._is_shared(ids):
-            flat = (places.reshape(1, -1) + offset).reshape(probes, *places.shape[-1:])
-            return F.embedding(flat, table.flatten(0, 1)).repeat_interleave(self._examples, dim=0)
+            once = ids.reshape(1, -1).expand(self._count, -1)
+            return self._weights.looked_up(name, self._points, once, only=self._only).repeat_interleave(
+                self._examples, dim=0
+            )
         self._check_split(ids)
-        flat = (places.reshape(probes, -1) + offset).reshape(places.shape)
-        return F.embedding(flat, table.flatten(0, 1))
+        return self._weights.looked_up(name, self._points, ids, only=self._only)
+
+    def _norm(self, module: nn.LayerNorm, x: Tensor) -> Tensor:
+        """Each probe's part of the batch with its own scale and shift."""
+        x = self._spread(x)
+        weight, bias = (None if part is None else self._seen(part) for part in (module.weight, module.bias))
+        shape, parts = list(module.normalized_shape), x.chunk(self._count)
+        return torch.cat(
+            [
+                F.layer_norm(
+                    part,
+                    shape,
+                    None if weight is None else weight[index],
+                    None if bias is None else bias[index],
+                    module.eps,
+                )
+                for index, part in enumerate(parts)
+            ]
+        )
 
     def _split(self, module: nn.Module, forward: Forward, *args: Any, **kwargs: Any) -> Any:
         """Any other module: its part of the batch for each probe with that probe's weights, then joined."""
@@ -132,39 +154,53 @@ class Probes:
         if not rows:
             kind = type(module).__name__
             raise InputError(f"a {kind} takes no tensor whose first dimension is the batch; freeze its weights")
-        points, outputs = self._points, []
-        for index, point in enumerate(points):
-            part_args, part_kwargs = pytree.tree_map(partial(self._part, rows, index), (args, kwargs))
-            self._points = [point]  # for a unit inside this one
-            with Displaced(self._weights, self._names, point):
+        outer, outputs = self._only, []
+        for index in range(len(self._points)) if outer is None else [outer]:
+            part = partial(self._part, rows, index if outer is None else 0)
+            part_args, part_kwargs = pytree.tree_map(part, (args, kwargs))
+            self._only = index  # for a unit inside this one
+            with Displaced(self._weights, self._names, self._points, index):
                 outputs.append(forward(*part_args, **part_kwargs))
-            self._points = points
+            self._only = outer
         return pytree.tree_map(lambda *parts: torch.cat(parts) if isinstance(parts[0], Tensor) else parts[0], *outputs)
+
+    @property
+    def _count(self) -> int:
+        """How many probes the rows at hand are of."""
+        return len(self._points) if self._only is None else 1
+
+    def _perturbed(self, tensor: Tensor, rows: Tensor | None = None) -> Tensor:
+        """[points, *shape]"""
+        name = self._names[tensor]
+        if name not in self._small:
+            return self._weights.perturbed(name, self._points, rows, only=self._only)
+        found = self._small[name] if self._only is None else self._small[name][self._only : self._only + 1]
+        return found if rows is None else found[:, rows]
 
     def _moves(self, tensor: Tensor) -> bool:
         return self._moving and tensor in self._names
 
     def _part(self, rows: int, index: int, value: Any) -> Any:
         split = isinstance(value, Tensor) and value.dim() > 0 and len(value) == rows
-        return value.chunk(len(self._points))[index] if split else value
+        return value.chunk(self._count)[index] if split else value
 
     def _flat_rows(self, tensors: Sequence[Tensor]) -> int:
         """The first dimension where a model has joined examples and tokens into one, as OPT and experts do; or 0."""
         rows = len(tensors[0]) if tensors and tensors[0].dim() > 1 else 0
-        return 0 if rows % (len(self._points) * self._examples) else rows
+        return 0 if rows % (self._count * self._examples) else rows
 
     def _is_split(self, value: Any) -> bool:
         """Whether a tensor's first dimension runs over the probes' examples."""
-        return isinstance(value, Tensor) and value.dim() > 0 and len(value) == len(self._points) * self._examples
+        return isinstance(value, Tensor) and value.dim() > 0 and len(value) == self._count * self._examples
 
     def _check_split(self, value: Tensor) -> None:
         if not self._is_split(value):
-            rows = len(self._points) * self._examples
+            rows = self._count * self._examples
             raise InputError(f"a tensor of shape {tuple(value.shape)} does not begin with the batch of {rows} rows")
 
     def _is_shared(self, value: Tensor) -> bool:
         """Whether a tensor is one for all examples, such as positions of shape [1, tokens] or [tokens]."""
-        return value.dim() == 1 or (len(value) == 1 and len(self._points) * self._examples > 1)
+        return value.dim() == 1 or (len(value) == 1 and self._count * self._examples > 1)
 
     def _spread(self, value: Tensor) -> Tensor:
         """The tensor with a row for each probe's examples; one whose first dimension is something else is refused."""
@@ -172,21 +208,21 @@ class Probes:
             if not (value.dim() == 2 and self._flat_rows([value])):
                 self._check_split(value)
             return value
-        rows = len(self._points) * self._examples
+        rows = self._count * self._examples
         return value.expand(rows, -1) if value.dim() == 1 else value.expand(rows, *value.shape[1:])
 
 
 def _products(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """X [probes, rows, in] by weight [probes, out, in] plus bias [probes, 1, out].
 
-    On a CPU a product a probe, its bias fused, is faster than one batched product and an addition.
+    A product a probe, its bias fused, is faster than one batched product and an addition.
     """
     y = x.new_empty((len(x), x.shape[1], weight.shape[1]))
     for index in range(len(x)):
         if bias is None:
             torch.mm(x[index], weight[index].t(), out=y[index])
         else:
-            torch.addmm(bias[index], x[index], weight[index].t(), out=y[index])
+            torch.addmm(bias[index, 0], x[index], weight[index].t(), out=y[index])
     return y
 
 
@@ -217,12 +253,15 @@ def is_conv1d(module: nn.Module) -> bool:
 
 
 def is_lora(module: nn.Module) -> bool:
-    """Whether a module is PEFT's LoRA over a plain float32 linear, with one adapter and nothing else.
+    """Whether a module is PEFT's LoRA over a plain float32 linear on a CPU, with one adapter and nothing else.
 
-    In bfloat16 a sum of the weight and B A would round most of B A away, so there PEFT's own forward runs.
+    In bfloat16 a sum of the weight and B A would round most of B A away, and on a GPU one product with the frozen
+    weight for all probes is faster: there PEFT's own forward runs.
     """
     base = getattr(module, "base_layer", None)
     if not (isinstance(base, nn.Linear) and is_plain(base, nn.Linear) and base.weight.dtype == torch.float32):
+        return False
+    if base.weight.device.type != "cpu":
         return False
     if type(base.weight) is not nn.Parameter:  # a quantised tensor, which knows the products of a linear only
         return False

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from noback.engines.probed import is_plain, replaced_forward
 from noback.errors import InputError
-from noback.tasks import Batch, Candidates
+from noback.tasks import Candidates
 
 
 class Readout(Protocol):
@@ -37,9 +37,18 @@ def readout_of(model: Any, word_ids: Sequence[int] | None) -> Readout:
     return HeadLogits() if word_ids is None else LabelWords(model, word_ids)
 
 
-def readout_for(batch: Batch, model: Any, usual: Readout) -> Readout:
-    """How a batch is read: as usual, or from the candidates that it brings."""
-    return usual if batch.candidates is None else Continuations(model, batch.candidates)
+def readout_for(targets: Tensor | None, model: Any, usual: Readout) -> Readout:
+    """How a batch is read: as usual, or from the candidates' tokens that it brings."""
+    return usual if targets is None else Continuations(model, targets)
+
+
+def by_example(scores: Tensor, candidates: Candidates | None) -> Tensor:
+    """Scores [rows, 1] of candidates as [examples, candidates], -inf where an example has fewer; others as they are."""
+    if candidates is None:
+        return scores
+    parts = torch.split(scores[:, 0], list(candidates.counts))
+    pad, lowest = nn.functional.pad, float("-inf")
+    return torch.stack([pad(part, (0, candidates.width - len(part)), value=lowest) for part in parts])
 
 
 class HeadLogits:
@@ -66,7 +75,7 @@ class LabelWords:
 
     def __init__(self, model: Any, word_ids: Sequence[int]) -> None:
         self._base = base_of(model)
-        self._words = torch.tensor(word_ids)
+        self._words = torch.tensor(word_ids, device=next(model.parameters()).device)
         decoder = model.get_output_embeddings()
         # The rows in ascending order serve the noise; `_back` puts the labels in theirs.
         ascending, self._back = torch.sort(self._words)[0], torch.argsort(torch.argsort(self._words))
@@ -92,20 +101,18 @@ class Continuations:
 
     rows: Mapping[nn.Module, Tensor] = {}
 
-    def __init__(self, model: Any, candidates: Candidates) -> None:
-        self._base, self._candidates = base_of(model), candidates
+    def __init__(self, model: Any, targets: Tensor) -> None:
+        """`targets`: the tokens that are scored, [rows, tokens of the longest]; -1 beyond a continuation's end."""
+        self._base, self._targets = base_of(model), targets
 
     def reading(self, mask_positions: Tensor) -> AbstractContextManager[None]:
         """Within, the head sees the positions [rows, tokens] only."""
         return read_at(self._base, mask_positions)
 
     def label_logits(self, logits: Tensor) -> Tensor:
-        """[probes x rows, tokens, vocabulary] to float32 [probes x examples, candidates]; no candidate: -inf."""
-        targets, counts, width = self._candidates.targets, self._candidates.counts, self._candidates.width
-        probes = len(logits) // len(targets)
-        scores = torch.split(mean_log_probability(logits, targets.repeat(probes, 1)), list(counts) * probes)
-        lowest = float("-inf")
-        return torch.stack([nn.functional.pad(one, (0, width - len(one)), value=lowest) for one in scores])
+        """[probes x rows, tokens, vocabulary] to float32 [probes x rows, 1]; `by_example` lays them out."""
+        probes = len(logits) // len(self._targets)
+        return mean_log_probability(logits, self._targets.repeat(probes, 1))[:, None]
 
 
 def mean_log_probability(logits: Tensor, targets: Tensor) -> Tensor:
@@ -141,7 +148,7 @@ def read_at(base: nn.Module, positions: Tensor) -> Iterator[None]:
         called = True
         output = original(*args, **kwargs)
         hidden = output[0]
-        picked = hidden[torch.arange(len(hidden))[:, None], positions.view(len(hidden), -1)]
+        picked = hidden[torch.arange(len(hidden), device=hidden.device)[:, None], positions.view(len(hidden), -1)]
         if isinstance(output, tuple):
             return (picked, *output[1:])
         output.last_hidden_state = picked

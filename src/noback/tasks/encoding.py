@@ -51,6 +51,14 @@ class Batch:
         inputs = {name: tensor[rows] for name, tensor in self.inputs.items()}
         return Batch(inputs, self.mask_positions[rows], self.gold[examples], found)
 
+    def to(self, device: torch.device) -> Batch:
+        """The batch on a device."""
+        found = self.candidates
+        if found is not None:
+            found = Candidates(found.targets.to(device), found.counts, found.width)
+        inputs = {name: tensor.to(device) for name, tensor in self.inputs.items()}
+        return Batch(inputs, self.mask_positions.to(device), self.gold.to(device), found)
+
 
 @dataclass(frozen=True, slots=True)
 class Encoded:

@@ -1,0 +1,51 @@
+"""What is benched: the model's shape, the batch, and who takes part. No torch, so that the command's help is quick."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from noback.bench.shapes import SHAPES
+from noback.errors import InputError
+from noback.options import one_of, option, whole
+
+CONTENDERS = ("forwards", "noback", "published", "adam")
+OPTIONAL = (*CONTENDERS, "compiled")  # what can be left out; compiling bare forwards takes minutes for a large model
+ADAPTERS = ("full", "lora")
+DEVICES = ("auto", "cpu", "cuda")
+PRECISIONS = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True, slots=True)
+class BenchCase:
+    """One case of the bench; the field's help is the flag's help."""
+
+    shape: str = option("mini", "random weights of this shape; mini: the embedded model's own", choices=SHAPES)
+    model: str | None = option(None, "a real model instead of a shape: embedded, a folder, or a name on the hub")
+    batch: int = option(64, "examples in a batch")
+    tokens: int = option(48, "tokens in an example; every row is full")
+    dtype: str = option("float32", "the type of the weights", choices=PRECISIONS)
+    device: str = option("auto", "where; auto: a CUDA device where there is one", choices=DEVICES)
+    tf32: bool = option(False, "let a CUDA device round the factors of float32 products to TF32")
+    adapter: str = option("full", "what is tuned", choices=ADAPTERS)
+    repeats: int = option(20, "timed steps of each contender, after its warm-up; the median counts")
+    without: tuple[str, ...] = option((), "contenders to leave out, comma-separated")
+
+    def __post_init__(self) -> None:
+        if self.model is None:
+            one_of("shape", self.shape, SHAPES)
+        for name, value, choices in (
+            ("dtype", self.dtype, PRECISIONS), ("device", self.device, DEVICES), ("adapter", self.adapter, ADAPTERS)
+        ):  # fmt: skip
+            one_of(name, value, choices)
+        for name in ("batch", "tokens", "repeats"):
+            whole(name, getattr(self, name))
+        for name in self.without:
+            one_of("without", name, OPTIONAL)
+        if set(self.without) >= set(CONTENDERS):
+            raise InputError("without names every contender; expected one to be left")
+
+    def check_tokens(self, limit: int | None) -> None:
+        """Refuse more tokens than the model has positions for."""
+        if limit is not None and self.tokens > limit:
+            name = self.model or self.shape
+            raise InputError(f"tokens is {self.tokens}; model {name!r} takes {limit} at most: use fewer tokens")

@@ -1,0 +1,176 @@
+"""The contenders: each is made for a subject, then called once a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from noback.bench.measuring import Step
+from noback.bench.published import PublishedStep
+from noback.bench.subject import PlainForward, Subject
+from noback.engines import Local
+from noback.estimators import TwoSided
+from noback.objectives import cross_entropy
+from noback.rules import Sgd
+from noback.values import direction_seeds
+from noback.weights import Weights
+
+Tuned = Mapping[str, Tensor]
+EPS, LR = 1e-3, 1e-7  # a random model is to stay as it is; neither changes what a step costs
+
+
+# Two bare forwards, in the ways that they can be run
+
+
+def eager(subject: Subject) -> Step:
+    """One after the other, as PyTorch runs a model."""
+    return _twice(_inference(PlainForward(subject)))
+
+
+def eager_together(subject: Subject) -> Step:
+    """Both as one forward of a batch twice as large."""
+    return _inference(PlainForward(subject, times=2))
+
+
+def graphed(subject: Subject) -> Step:
+    """A CUDA graph, replayed twice."""
+    return _twice(_Captured(_inference(PlainForward(subject))))
+
+
+def graphed_together(subject: Subject) -> Step:
+    """A CUDA graph of one forward of a batch twice as large."""
+    return _Captured(_inference(PlainForward(subject, times=2)))
+
+
+def compiled(subject: Subject) -> Step:
+    """Compiled by torch.compile, then captured in a CUDA graph, replayed twice."""
+    return _twice(_Captured(_inference(PlainForward(subject, compiled=True))))
+
+
+_EVERYWHERE: dict[str, Callable[[Subject], Step]] = {"eager": eager, "eager, one batch": eager_together}
+_ON_CUDA = {"CUDA graph": graphed, "CUDA graph, one batch": graphed_together, "compiled": compiled}
+
+
+def ways(device: torch.device) -> dict[str, Callable[[Subject], Step]]:
+    """How two bare forwards can be run on a device; the first is plain inference of one batch at a time."""
+    return {**_EVERYWHERE, **(_ON_CUDA if device.type == "cuda" else {})}
+
+
+# Steps that train
+
+
+class NobackStep:
+    """A step of noback: score the batch at two points in one forward, then move the weights."""
+
+    def __init__(self, subject: Subject, tuned: Tuned, *, eps: float = EPS, lr: float = LR) -> None:
+        self._weights = Weights(tuned)
+        tf32 = torch.get_float32_matmul_precision() != "highest"
+        self._engine = Local(_Answering(subject.model, subject.base), self._weights, subject.words, tf32=tf32)
+        self._batch, self._steps = subject.batch, count()
+        self._estimator, self._rule = TwoSided(eps=eps), Sgd(lr=lr)
+
+    def __call__(self) -> float:
+        """One step; its slope."""
+        step = next(self._steps)
+        seeds = direction_seeds(0, step, 1)
+        outputs = self._engine.score(self._batch, self._estimator.points(seeds))
+        losses = [cross_entropy(output, self._batch.gold) for output in outputs]
+        estimate = self._estimator.estimate(seeds, losses)
+        self._weights.advance([self._rule.move(step, step + 1, estimate)])
+        return estimate.slopes[0]
+
+    @property
+    def note(self) -> str | None:
+        """What a reader of the figures must know."""
+        if self._engine.point_by_point:
+            return "noback scores this model point by point: its probes do not go side by side"
+        return None
+
+
+def published(subject: Subject, tuned: Tuned) -> Step:
+    """The published order of work; its head gives the whole vocabulary at one position, as published."""
+    gold, seeds = subject.batch.gold.to(subject.device), count()
+    step = PublishedStep(list(tuned.items()), PlainForward(subject, every_word=True), gold, eps=EPS, lr=LR)
+    return lambda: step(next(seeds))
+
+
+def adam(subject: Subject, tuned: Tuned, *, lr: float = LR) -> Step:
+    """Back-propagation and Adam, fused, without dropout: the cheapest form that PyTorch has."""
+    gold, forward = subject.batch.gold.to(subject.device), PlainForward(subject)
+    for tensor in subject.model.parameters():
+        tensor.requires_grad_(requires_grad=False)
+    for tensor in tuned.values():
+        tensor.requires_grad_()
+    optimizer = torch.optim.Adam(list(tuned.values()), lr=lr, fused=True)
+
+    def step() -> float:
+        loss = F.cross_entropy(forward(), gold)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.item()
+
+    return step
+
+
+class _Answering(nn.Module):
+    """A model as the engine takes it: `base_model` is the part that the head reads, names are the model's own."""
+
+    def __init__(self, model: Any, base: nn.Module) -> None:
+        super().__init__()
+        self.whole = model
+        self._base = [base]  # in a list: it is no second child
+
+    @property
+    def base_model(self) -> nn.Module:
+        return self._base[0]
+
+    @property
+    def config(self) -> Any:
+        return self.whole.config
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        return self.whole.named_parameters(*args, **kwargs)  # type: ignore[no-any-return]
+
+    def get_decoder(self) -> nn.Module:
+        return self._base[0]
+
+    def get_output_embeddings(self) -> Any:
+        return self.whole.get_output_embeddings()
+
+    def forward(self, **inputs: Tensor) -> Any:
+        return self.whole(**inputs)
+
+
+def _inference(forward: PlainForward) -> Step:
+    return torch.inference_mode()(forward)
+
+
+def _twice(step: Step) -> Step:
+    return lambda: (step(), step())
+
+
+class _Captured:
+    """A step as a CUDA graph, after a warm-up on a stream of its own, as PyTorch asks."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step  # holds the tensors that the graph reads
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                step()
+        torch.cuda.current_stream().wait_stream(stream)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._answer = step()
+
+    def __call__(self) -> object:
+        """Run the graph; its answer stands where it stood at the capture."""
+        self._graph.replay()
+        return self._answer

@@ -1,0 +1,120 @@
+"""noback bench: what a step costs on this machine, beside two bare forwards, the published order and Adam."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from noback.cli.commands import add_json, aligned, listed, say, stopping, watching, whole_number
+from noback.errors import InputError
+
+HELP = "measure what a training step costs on this machine, beside bare forwards, the published order and Adam"
+DESCRIPTION = """
+Measure, in one run, one training step of noback; the two bare forwards that it cannot go below, each in the fastest
+way found (on a CUDA device also as a CUDA graph and compiled); the published order of work; and Adam by
+back-propagation. Then the sweep: the in-place update of all weights against a copy of as many bytes.
+
+  noback bench                                                     the embedded model: a few minutes
+  noback bench --shape roberta-large --dtype bfloat16              random weights of that shape
+  noback bench --shape opt-13b --dtype bfloat16 --batch 16 --tokens 400 --without adam
+  noback bench --model roberta-base --adapter lora --out bench.json
+
+What a step costs does not depend on the values of weights and tokens, so they are random. A contender that does not
+fit into memory is a named gap in the table. Ctrl-C prints what is there so far.
+"""
+_WHOLE = ("batch", "tokens", "repeats")
+_NAMES = {"forwards": "two bare forwards", "noback": "noback", "published": "published order", "adam": "Adam"}
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The command's flags, made from the case's fields."""
+    from noback.bench import OPTIONAL, BenchCase
+
+    for item in fields(BenchCase):
+        text, choices = item.metadata["help"], item.metadata["choices"]
+        text += f": {', '.join(choices)}" if choices else ""
+        if item.name == "without":
+            parser.add_argument("--without", metavar="NAMES", help=f"{text}: {', '.join(OPTIONAL)}")
+        elif item.name == "tf32":
+            parser.add_argument("--tf32", action=argparse.BooleanOptionalAction, help=text)
+        else:
+            shown = "" if item.default is None else f" (default {item.default})"
+            metavar = "N" if item.name in _WHOLE else "NAME"
+            parser.add_argument(f"--{item.name}", metavar=metavar, help=text + shown)
+    parser.add_argument("--out", metavar="FILE", help="also write every figure, with the machine's, to a JSON file")
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measure and print the table."""
+    from noback.bench import BenchCase
+
+    if arguments.model is not None and arguments.shape is not None:
+        raise InputError("--shape and --model are both given; expected one of them")
+    given: dict[str, Any] = {item.name: getattr(arguments, item.name) for item in fields(BenchCase)}
+    given |= {name: whole_number(f"--{name}", given[name]) for name in _WHOLE}
+    given["without"] = tuple(listed("--without", arguments.without))
+    case = BenchCase(**{name: value for name, value in given.items() if value is not None})
+    out = _writable(arguments.out)
+    from noback.bench.benching import bench
+
+    with watching(arguments) as watcher, stopping() as stop:
+        table = bench(case, watcher=watcher, stop=stop)
+    if out is not None:
+        out.write_text(json.dumps(table, indent=2) + "\n")
+    say(arguments, table, text(table))
+    if table["stopped"]:
+        raise KeyboardInterrupt
+
+
+def text(table: dict[str, Any]) -> str:
+    """The table as people read it."""
+    case, device = table["case"], table["machine"]["gpu"] or table["machine"]["cpu"]
+    heads = ("a step of", "ms", "/ forwards", "/ published", "peak MB", "/ inference", "tokens/s")
+    seen = [row for row in table["contenders"] if row["milliseconds"] is not None]
+    lines = [
+        f"{case['model'] or case['shape']}: {case['parameters']:,} weights in {case['dtype']}"
+        f"{', TF32 products' if case['tf32'] and case['device'] == 'cuda' else ''}, {case['tuned']:,} tuned "
+        f"({case['adapter']}); {case['batch']} x {case['tokens']} tokens; median of {case['repeats']}; {device}",
+        *aligned(heads, [_cells(row) for row in seen]),
+    ]
+    lines += [f"{_NAMES[row['contender']]}: {row['gap']}" for row in table["contenders"] if row["gap"]]
+    lines += [f"two bare forwards, {row['way']}: {row['gap']}" for row in table["ways"] if row["gap"]]
+    lines += [row["note"] for row in table["contenders"] if row["note"]]
+    return "\n".join([*lines, _sweep(table["sweep"])])
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    name = _NAMES[row["contender"]] + (f" ({row['way']})" if row["way"] else "")
+    peak = None if row["peak_bytes"] is None else row["peak_bytes"] / 1e6
+    return (
+        name, f"{row['milliseconds']:,.2f}", _or_dash(row["over_forwards"], ".2f"),
+        _or_dash(row["over_published"], ".2f"), _or_dash(peak, ",.0f"), _or_dash(row["over_inference"], ".3f"),
+        f"{row['tokens_a_second']:,.0f}",
+    )  # fmt: skip
+
+
+def _sweep(swept: dict[str, Any]) -> str:
+    if swept["gap"]:
+        return f"the sweep of all tuned weights: {swept['gap']}"
+    return (
+        f"the sweep of all tuned weights: {swept['noback_gigabytes_a_second']:,.1f} GB/s, "
+        f"{swept['share_of_copy']:.0%} of a copy's {swept['copy_gigabytes_a_second']:,.1f}"
+    )
+
+
+def _writable(name: str | None) -> Path | None:
+    """The file to write, found writable before an hour is spent."""
+    if name is None:
+        return None
+    path = Path(name)
+    if path.is_dir() or not path.parent.is_dir():
+        raise InputError(f"--out is {name!r}; expected a file in a folder that exists")
+    return path
+
+
+def _or_dash(value: float | None, spec: str) -> str:
+    return "-" if value is None else format(value, spec)

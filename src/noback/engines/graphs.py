@@ -1,0 +1,67 @@
+"""Forwards captured as CUDA graphs, one a shape, and replayed with other values: a step is then one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Inputs = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class _Captured:
+    graph: Any
+    inputs: dict[str, Tensor]  # where a replay reads
+    output: Tensor  # where it writes
+
+
+class Graphs:
+    """Runs a forward on the GPU: a shape's first time plainly, its second captured, from then on replayed."""
+
+    def __init__(self, device: torch.device, most: int = 64) -> None:
+        self._device, self._most = device, most
+        self._seen: set[Hashable] = set()
+        self._captured: dict[Hashable, _Captured] = {}
+        self._pool: Any = None
+        self.refused: str | None = None  # why a forward could not be captured
+
+    def __call__(self, key: Hashable, inputs: Inputs, forward: Callable[[Inputs], Tensor]) -> Tensor:
+        """The forward's output; `key` says what besides the inputs' shapes a captured forward depends on."""
+        key = (key, *((name, tuple(tensor.shape)) for name, tensor in inputs.items()))
+        found = self._captured.get(key)
+        if found is None and key in self._seen and self.refused is None and len(self._captured) < self._most:
+            found = self._capture(key, inputs, forward)
+        if found is None:
+            self._seen.add(key)
+            return forward({name: tensor.to(self._device, non_blocking=True) for name, tensor in inputs.items()})
+        for name, tensor in inputs.items():
+            found.inputs[name].copy_(tensor, non_blocking=True)
+        found.graph.replay()
+        return found.output.clone()  # the next replay writes over it
+
+    def forget(self) -> None:
+        """Give the memory of the captured forwards back."""
+        self._captured.clear()
+        self._seen.clear()
+        self._pool = None
+
+    def _capture(self, key: Hashable, inputs: Inputs, forward: Callable[[Inputs], Tensor]) -> _Captured | None:
+        held = {name: tensor.to(self._device) for name, tensor in inputs.items()}
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, pool=self._pool):
+                output = forward(held)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 (a model may do what cannot be captured, such as asking for a value)
+            self.refused = f"{type(error).__name__}: {error}".splitlines()[0]
+            torch.cuda.synchronize(self._device)
+            return None
+        self._captured[key] = _Captured(graph, held, output)
+        return self._captured[key]

@@ -1,0 +1,196 @@
+"""What holds on a CUDA GPU: the CPU's bits, the CPU's scores, and captured forwards that give what plain ones give."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from noback.adapters import Full, Lora, Prefix
+from noback.config import RunConfig
+from noback.directions import FAMILIES, on_gpu
+from noback.engines import STILL, Local
+from noback.estimators import TwoSided
+from noback.folder import RunFolder
+from noback.run import Run
+from noback.training import train
+from noback.tuned import tuned_run
+from noback.values import Move, Term
+from noback.weights import DTYPES, Weights
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here"),
+]
+
+SEED, OTHER_SEED = 0x123456789ABCDEF0, 0xFFFFFFFFFFFFFFF1
+PAIR = [Move((Term(SEED, 1e-3),)), Move((Term(SEED, -1e-3),))]
+MIXED = [Move((Term(SEED, 1e-3), Term(OTHER_SEED, -2e-3))), STILL, Move((Term(OTHER_SEED, 0.5),))]
+MOVES = [Move((Term(SEED, 1e-3), Term(OTHER_SEED, 2e-4)), 0.99), Move((Term(7, -1e-2),)), Move((), 0.9)]
+
+
+def tensors(dtype):
+    """Shapes of every kind: wide, narrow, a vector, an odd height, a single row."""
+    shapes = [(40, 128), (33, 192), (50,), (7, 20), (130, 64), (1, 256), (1000, 8), (3, 4, 5)]
+    made = torch.Generator().manual_seed(0)
+    return {
+        f"layer.{index}.{'bias' if index % 2 else 'weight'}": (torch.randn(shape, generator=made) * 0.02).to(dtype)
+        for index, shape in enumerate(shapes)
+    }
+
+
+def pairs(dtype, noise):
+    """The same weights on the CPU and on the GPU."""
+    made = tensors(dtype)
+    return Weights(made, noise), Weights({name: tensor.cuda() for name, tensor in made.items()}, noise)
+
+
+def config(**options):
+    """A short run of the embedded model."""
+    return RunConfig(**{"steps": 4, "batch": 8, "test_limit": 20, "eval_every": 4, **options})
+
+
+@pytest.mark.parametrize("noise", FAMILIES)
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+class TestBits:
+    def test_triton_runs_here(self, dtype, noise):
+        assert on_gpu.why_no_triton() is None
+
+    @pytest.mark.parametrize("points", [PAIR, MIXED, PAIR * 2, PAIR[:1]], ids=["pair", "mixed", "two", "one"])
+    def test_a_perturbed_tensor_has_the_bits_of_the_cpu(self, dtype, noise, points):
+        here, there = pairs(dtype, noise)
+        for name in here.names:
+            expected = here.perturbed(name, points)
+            assert torch.equal(there.perturbed(name, points).cpu(), expected)
+            for index in range(len(points)):
+                assert torch.equal(there.perturbed(name, points, only=index).cpu()[0], expected[index])
+        for name, value in there.small(points).items():
+            assert torch.equal(value.cpu(), here.perturbed(name, points))
+
+    def test_looked_up_rows_have_the_bits_of_the_cpu(self, dtype, noise):
+        here, there = pairs(dtype, noise)
+        ids = torch.randint(0, 33, (6, 5), generator=torch.Generator().manual_seed(1))
+        expected = here.looked_up("layer.1.bias", MIXED, ids)
+        assert torch.equal(there.looked_up("layer.1.bias", MIXED, ids.cuda()).cpu(), expected)
+        rows = torch.tensor([0, 3, 17, 32])
+        expected = here.perturbed("layer.1.bias", PAIR, rows)
+        assert torch.equal(there.perturbed("layer.1.bias", PAIR, rows.cuda()).cpu(), expected)
+
+    @pytest.mark.parametrize("moves", [MOVES, MOVES[1:2]], ids=["three", "one"])
+    def test_moves_lead_to_the_bits_of_the_cpu(self, dtype, noise, moves):
+        here, there = pairs(dtype, noise)
+        here.advance(moves)
+        there.advance(moves)
+        assert there.digest() == here.digest()
+
+    def test_a_gpu_without_triton_gives_the_same_bits(self, dtype, noise, monkeypatch):
+        here, there = pairs(dtype, noise)
+        monkeypatch.setattr(on_gpu, "why_no_triton", lambda: "it is missing")
+        for name in here.names:
+            assert torch.equal(there.perturbed(name, MIXED).cpu(), here.perturbed(name, MIXED))
+        ids = torch.randint(0, 33, (6, 5), generator=torch.Generator().manual_seed(1))
+        expected = here.looked_up("layer.1.bias", MIXED, ids)
+        assert torch.equal(there.looked_up("layer.1.bias", MIXED, ids.cuda()).cpu(), expected)
+        here.advance(MOVES)
+        there.advance(MOVES)
+        assert there.digest() == here.digest()
+
+    def test_every_tensor_of_the_embedded_model_has_the_bits_of_the_cpu(self, dtype, noise):
+        run = Run(config(device="cpu", dtype=next(k for k, v in DTYPES.items() if v is dtype)), RunFolder("."))
+        here = Weights(dict(run.weights.tensors), noise)
+        there = Weights({name: tensor.cuda() for name, tensor in here.tensors.items()}, noise)
+        for name in here.names:
+            assert torch.equal(there.perturbed(name, PAIR).cpu(), here.perturbed(name, PAIR))
+        here.advance(MOVES)
+        there.advance(MOVES)
+        assert there.digest() == here.digest()
+
+
+@pytest.mark.parametrize("adapter", [Full(), Prefix()], ids=["full", "prefix"])
+class TestScores:
+    def test_scores_are_those_of_the_cpu_and_leave_no_trace(self, adapter):
+        scores, start, points = {}, {}, TwoSided(eps=1e-2).points([SEED])
+        for device in ("cpu", "cuda"):
+            run = Run(config(device=device, adapter=adapter), RunFolder("."))
+            if start:  # a prefix begins with activations, which differ in their last bits
+                run.weights.load(start)
+            start = {name: tensor.cpu().clone() for name, tensor in run.weights.tensors.items()}
+            run.task.use(drawn(run))
+            before = run.weights.digest()
+            scores[device] = [run.engine.score(run.batch(step), points) for step in range(4)]
+            assert run.weights.digest() == before
+            assert not run.engine.point_by_point
+        for one, other in zip(scores["cpu"], scores["cuda"], strict=True):
+            for at_one, at_other in zip(one, other, strict=True):
+                assert torch.allclose(at_one, at_other, atol=2e-4)
+
+    def test_a_captured_forward_gives_what_a_plain_one_gives(self, adapter):
+        run = Run(config(device="cuda", adapter=adapter), RunFolder("."))
+        run.task.use(drawn(run))
+        batch, estimator = run.batch(0), TwoSided(eps=1e-2)
+        first = run.engine.score(batch, estimator.points([SEED]))
+        for seed in (OTHER_SEED, SEED, 5):
+            captured = run.engine.score(batch, estimator.points([seed]))
+        assert run.engine._graphs.refused is None
+        assert run.engine._graphs._captured
+        again = run.engine.score(batch, estimator.points([SEED]))
+        for one, other in zip(first, again, strict=True):
+            assert torch.allclose(one, other, atol=1e-5)
+        assert not torch.allclose(captured[0], again[0], atol=1e-6)
+
+
+def drawn(run):
+    from noback.run import drawn_data
+
+    return drawn_data(run.config)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("adapter", [Full(), Prefix(), Lora()], ids=["full", "prefix", "lora"])
+@pytest.mark.parametrize("made_on", ["cpu", "cuda"])
+def test_a_journal_made_on_one_device_replays_on_the_other_to_the_same_bits(tmp_path, made_on, adapter, dtype):
+    if isinstance(adapter, Lora):
+        pytest.importorskip("peft")
+    result = train(config(device=made_on, adapter=adapter, dtype=dtype), tmp_path / "run")
+    for device in ("cpu", "cuda"):
+        run, _ = tuned_run(tmp_path / "run", "final", device=device, snapshots=False)
+        assert run.weights.digest() == result.final_weights
+
+
+def test_a_run_is_resumed_on_another_device(tmp_path):
+    from noback.training import Interrupted, resume
+
+    asked = iter([False, True])
+    with pytest.raises(Interrupted):
+        train(config(device="cuda"), tmp_path / "run", stop=lambda: next(asked))
+    assert resume(tmp_path / "run", device="cpu").steps == 4
+
+
+def test_too_little_memory_is_answered_with_smaller_passes():
+    run = Run(config(device="cuda", batch=64), RunFolder("."))
+    run.task.use(drawn(run))
+    points = TwoSided(eps=1e-2).points([SEED, OTHER_SEED])
+    expected = run.engine.score(run.batch(0), points)
+    said = []
+    engine = Local(run.model, run.weights, run.task.word_ids, say=said.append)
+    total = torch.cuda.get_device_properties(0).total_memory
+    run.engine._graphs.forget()
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_allocated() + 40 * 2**20) / total)
+    try:
+        found = engine.score(run.batch(0), points)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert any("out of GPU memory" in line for line in said)
+    for one, other in zip(expected, found, strict=True):
+        assert torch.allclose(one, other, atol=2e-4)
+
+
+def test_a_gpu_that_is_not_there_is_refused():
+    from noback.errors import InputError
+
+    with pytest.raises(InputError, match="sees 1 GPU"):
+        Run(config(device="cuda:7"), RunFolder("."))
+
+
+def test_a_default_run_goes_to_the_gpu():
+    assert Run(dataclasses.replace(config(), device=None), RunFolder(".")).device.type == "cuda"
