@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -32,10 +33,13 @@ def main() -> None:
     parser.add_argument("--commit", help="the commit to name in the results")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--repeats", default="20")
+    parser.add_argument("--without", default="", metavar="NAMES", help="leave these contenders out of every case")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     for line in (line for line in CASES if arguments.only in line):
-        found = run([*line.split(), "--device", arguments.device, "--repeats", arguments.repeats])
+        without = [*re.findall(r"--without (\S+)", line), *filter(None, [arguments.without])]
+        flags = [*re.sub(r" --without \S+", "", line).split(), *(["--without", ",".join(without)] if without else [])]
+        found = run([*flags, "--device", arguments.device, "--repeats", arguments.repeats])
         machine = found.pop("machine", None)
         if machine is not None and arguments.commit:
             machine["commit"] = arguments.commit

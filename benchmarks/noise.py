@@ -17,8 +17,8 @@ from pathlib import Path
 
 import torch
 import transformers
-from machine import machine
 
+from noback.bench.machine import machine
 from noback.bench.shapes import SHAPES
 from noback.directions import FAMILIES
 from noback.values import Move, Term
@@ -42,7 +42,12 @@ def main() -> None:
         for noise in FAMILIES
         for dtype in DTYPES
     }
-    table = {"machine": machine(), "shape": arguments.shape, "device": arguments.device, "digests": found}
+    table = {
+        "machine": machine(torch.device(arguments.device)),
+        "shape": arguments.shape,
+        "device": arguments.device,
+        "digests": found,
+    }
     text = json.dumps(table, indent=2) + "\n"
     print(text)
     if arguments.out:

@@ -62,6 +62,33 @@ def tiny_model(kind: str, *, tied: bool = True, vocab: int = 16384, dtype: torch
     return transformers.AutoModelForMaskedLM.from_config(config, dtype=dtype).eval()
 
 
+def tiny_causal(kind: str, *, tied: bool = True, vocab: int = 16384, dtype: torch.dtype = torch.float32):
+    """A random causal LM of an architecture, a few thousand weights apart from its embedding."""
+    T = transformers
+    shared = {"vocab_size": vocab, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "tie_word_embeddings": tied}
+    sizes = {**SIZES, **shared, "max_position_embeddings": 160}
+    grouped = {**sizes, "num_key_value_heads": 1, "head_dim": 8}
+    configs = {
+        "llama": lambda: T.LlamaConfig(**grouped),
+        "opt": lambda: T.OPTConfig(
+            hidden_size=16, word_embed_proj_dim=12, num_hidden_layers=2, num_attention_heads=2, ffn_dim=24,
+            max_position_embeddings=64, **shared,
+        ),
+        "qwen2": lambda: T.Qwen2Config(**{k: v for k, v in grouped.items() if k != "head_dim"}),
+        "qwen3": lambda: T.Qwen3Config(**grouped),
+        "gpt2": lambda: T.GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=64, **shared),
+        "mistral": lambda: T.MistralConfig(**grouped, sliding_window=4),
+        "gemma": lambda: T.GemmaConfig(**grouped),
+        "phi": lambda: T.PhiConfig(**sizes),
+        "falcon": lambda: T.FalconConfig(
+            hidden_size=16, num_hidden_layers=2, num_attention_heads=2, multi_query=True, **shared
+        ),
+        "mixtral": lambda: T.MixtralConfig(**grouped, num_local_experts=4, num_experts_per_tok=2),
+    }  # fmt: skip
+    torch.manual_seed(7)
+    return transformers.AutoModelForCausalLM.from_config(configs[kind](), dtype=dtype).eval()
+
+
 @pytest.fixture(scope="session")
 def reviews_spec():
     return spec_of(
@@ -93,6 +120,26 @@ def write_rows(path: Path, rows: list[dict]) -> Path:
     return path
 
 
+def rows_of(spec) -> list[dict]:
+    """Made-up rows for any task, with its labels, choices or answers."""
+    rows = []
+    for number in range(6):
+        texts = {column: f"example {number} of {column}." for column in spec.columns}
+        for label in spec.labels or ["0"]:
+            row = {**texts, spec.label: label}
+            if spec.answer == "text":
+                del row[spec.label]
+            if spec.answer == "choices":
+                listed = len(spec.choices) == 1
+                row |= {column: ["a cat", "a dog", "a bird"][: number % 2 + 2] for column in spec.choices if listed}
+                row[spec.label] = ["a dog"] if listed else number % 2
+            if spec.answer == "text":
+                table, _, column = spec.label.partition(".")
+                row |= {table: {column: ["a dog", "the dog"]} if column else "a dog"}
+            rows.append(row)
+    return rows
+
+
 @pytest.fixture
 def data_folder(tmp_path):
     """A folder with train, validation and test of eight sentences each."""
@@ -109,6 +156,15 @@ def tiny_folder(tmp_path_factory, tokenizer):
     """A tiny RoBERTa with the embedded tokenizer as a Hugging Face folder."""
     folder = tmp_path_factory.mktemp("tiny") / "model"
     tiny_model("roberta").save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_causal_folder(tmp_path_factory, tokenizer):
+    """A tiny Llama with the embedded tokenizer as a Hugging Face folder."""
+    folder = tmp_path_factory.mktemp("tiny-causal") / "model"
+    tiny_causal("llama").save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 

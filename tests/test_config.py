@@ -19,6 +19,7 @@ OTHER = {
     "data": 'C:\\data\\"mine".csv',
     "columns": "text,stars",
     "shots": 16,
+    "demonstrations": 3,
     "data_seed": 21,
     "test_limit": 50,
     "steps": 7,
@@ -206,7 +207,9 @@ def test_a_value_of_the_wrong_type_is_refused(path, value, expected):
     assert refusal(path, value) == f"{path} is {value!r}; expected {expected}"
 
 
-@pytest.mark.parametrize("path", ["data", "columns", "shots", "eval_every", "probes_per_pass", "micro_batch"])
+@pytest.mark.parametrize(
+    "path", ["data", "columns", "shots", "demonstrations", "eval_every", "probes_per_pass", "micro_batch"]
+)
 def test_none_switches_an_optional_value_off(path):
     assert config_of({path: None}) == RunConfig()
 

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from noback.errors import DamagedError, InputError, NobackError
     from noback.estimators import AdaptTies, TwoSided
     from noback.mezo import MeZO
-    from noback.objectives import Accuracy, CrossEntropy, Function, MacroF1
+    from noback.objectives import Accuracy, CrossEntropy, Function, LanguageModel, MacroF1
     from noback.result import Result
     from noback.rules import Sgd
     from noback.run import Run
     from noback.training import resume, train
-    from noback.tuned import evaluate, export, predict, tuned_run
+    from noback.tuned import evaluate, export, generate, predict, tuned_run
     from noback.values import Score
 
 __version__ = version("noback")
@@ -39,6 +39,7 @@ _ROOMS = {
     "Function": "objectives",
     "Head": "adapters",
     "InputError": "errors",
+    "LanguageModel": "objectives",
     "Lora": "adapters",
     "MacroF1": "objectives",
     "MeZO": "mezo",
@@ -52,6 +53,7 @@ _ROOMS = {
     "TwoSided": "estimators",
     "evaluate": "tuned",
     "export": "tuned",
+    "generate": "tuned",
     "predict": "tuned",
     "resume": "training",
     "train": "training",
@@ -68,6 +70,7 @@ __all__ = [
     "Function",
     "Head",
     "InputError",
+    "LanguageModel",
     "Lora",
     "MacroF1",
     "MeZO",
@@ -81,6 +84,7 @@ __all__ = [
     "TwoSided",
     "evaluate",
     "export",
+    "generate",
     "predict",
     "resume",
     "train",

@@ -16,11 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from noback.calibration import calibrated_accuracy
 from noback.config import RunConfig
-from noback.engines import HeadLogits, MaskedLabelWords
+from noback.engines import by_example, readout_for, readout_of
 from noback.errors import InputError
 from noback.folder import RunFolder
 from noback.memory import forget_peak
+from noback.objectives import LanguageModel
 from noback.options import one_of
 from noback.run import Run, drawn_data
 from noback.tasks import Batch
@@ -51,6 +53,7 @@ class Baseline:
     tuned: int
     seconds: float
     peak_memory_bytes: int
+    calibrated: float | None = None  # zero-shot less the answer to a content-free prompt; None: no causal label words
 
 
 def baseline(
@@ -69,10 +72,11 @@ def baseline(
     run.task.use(drawn)
     for note in run.task.notes:
         watcher.note(note)
-    zero_shot, began = run.score("test"), time.monotonic()
+    answers, began = run.answers("test"), time.monotonic()
+    zero_shot = run.scored(*answers)
     found = Baseline(
         method, run.task.spec.name, config.adapter.kind, zero_shot.accuracy, zero_shot.accuracy, 0,
-        run.score("validation").score, 0, 0, 0, None, 0, 0.0, 0,
+        run.score("validation").score, 0, 0, 0, None, 0, 0.0, 0, calibrated_accuracy(run, *answers[:2]),
     )  # fmt: skip
     if method == "probe":
         found = replace(found, **_probe(run))
@@ -86,13 +90,15 @@ def baseline(
 
 
 def _probe(run: Run) -> dict[str, Any]:
-    """Logistic regression on the hidden state at the mask (at the first token, for a head)."""
+    """Logistic regression on the hidden state at the mask (at a causal prompt's end, at the first token for a head)."""
     try:
         from sklearn.linear_model import LogisticRegression
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
     except ImportError:
         raise InputError("a linear probe needs scikit-learn: pip install 'noback[baselines]'") from None
+    if run.task.spec.is_causal and run.task.word_ids is None:
+        raise InputError(f"a linear probe needs labels of one token each; task {run.task.spec.name!r} has others")
     sets = {name: _features(run, name) for name in ("train", "validation", "test")}
     fitted = []
     for penalty in _PENALTIES:
@@ -159,8 +165,12 @@ def _adam(run: Run, lr: float, watcher: Watcher, stop: Callable[[], bool]) -> di
 
 
 def _loss(run: Run, batch: Batch) -> Tensor:
-    readout = HeadLogits() if run.task.word_ids is None else MaskedLabelWords(run.model, run.task.word_ids)
     batch = batch.to(run.device)
+    found = batch.candidates
+    usual = readout_of(run.model, run.task.word_ids)
+    readout = readout_for(None if found is None else found.targets, run.model, usual)
     with readout.reading(batch.mask_positions):
-        logits = readout.label_logits(run.model(**batch.inputs).logits)
+        logits = by_example(readout.label_logits(run.model(**batch.inputs).logits), found)
+    if isinstance(run.config.objective, LanguageModel):
+        return -logits.gather(1, batch.gold[:, None]).mean()
     return F.cross_entropy(logits, batch.gold)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from noback.adapters import AnyAdapter, Full, Head
+from noback.answers import fitted
 from noback.config import RunConfig, config_of
 from noback.errors import InputError
 from noback.folder import RunFolder, next_folder, write_whole
@@ -21,6 +22,7 @@ from noback.objectives import Function
 from noback.options import build, one_of
 from noback.result import Result
 from noback.run import drawn_data, versions
+from noback.tasks import spec_for
 from noback.training import Diverged, Interrupted, resume, train, with_whole_paths
 from noback.watching import Silent, Watcher
 
@@ -135,11 +137,12 @@ def read_comparison(folder: Path) -> dict[str, Any]:
 
 def _plan(table: dict[str, Any]) -> list[Compared]:
     config = config_of(table["config"])
+    spec = spec_for(config.task, config.columns)
     plan = []
     for name in table["objectives"]:
         for eps in table["eps"]:
             estimator = dataclasses.replace(config.estimator, eps=eps)
-            one = objective_config(dataclasses.replace(config, estimator=estimator), name)
+            one = fitted(objective_config(dataclasses.replace(config, estimator=estimator), name), spec)
             if isinstance(one.objective, Function):
                 one.objective.check()
             title = objective_title(one)

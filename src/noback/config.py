@@ -36,6 +36,9 @@ class RunConfig:
     data: str | None = option(None, "a data file, a folder of split files, or hf:NAME; none: the embedded data")
     columns: str | None = option(None, "the data's columns, sentences first and the label last: text,stars")
     shots: int | None = option(None, "training examples per label (k); none: all of them")
+    demonstrations: int | None = option(
+        None, "causal tasks: examples of train, with their answers, before every prompt; none: no example"
+    )
     data_seed: int = option(13, "seed of the k-shot sampling")
     test_limit: int = option(1000, "examples of the test set at most, balanced by label")
     steps: int = option(250, "training steps")
@@ -61,7 +64,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         for name in ("test_limit", "steps", "batch"):
             whole(name, getattr(self, name))
-        for name in ("shots", "eval_every", "probes_per_pass", "micro_batch"):
+        for name in ("shots", "demonstrations", "eval_every", "probes_per_pass", "micro_batch"):
             if getattr(self, name) is not None:
                 whole(name, getattr(self, name))
         for name, limit in (("seed", 2**64), ("data_seed", 2**32)):

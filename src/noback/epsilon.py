@@ -12,6 +12,7 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
+from noback.answers import fitted
 from noback.compare import objective_config, objective_title
 from noback.config import RunConfig
 from noback.engines import STILL
@@ -19,9 +20,10 @@ from noback.errors import InputError
 from noback.estimators import TwoSided
 from noback.folder import RunFolder, next_folder, write_whole
 from noback.health import slope_figures
-from noback.objectives import Function
+from noback.objectives import Function, LanguageModel
 from noback.options import positive
 from noback.run import Run, drawn_data, versions
+from noback.tasks import spec_for
 from noback.training import Interrupted, with_whole_paths
 from noback.values import direction_seeds
 from noback.watching import Silent, Watcher
@@ -74,7 +76,8 @@ def measure_eps(
     folder = Path(out) if out is not None else next_folder(Path("runs"), f"{Path(config.task).stem}-epsilon")
     if folder.exists():
         raise InputError(f"folder {str(folder)!r} exists; choose another with --out")
-    configs = [objective_config(config, name) for name in objectives]
+    spec = spec_for(config.task, config.columns)
+    configs = [fitted(objective_config(config, name), spec) for name in objectives]
     if not configs or len({objective_title(one) for one in configs}) < len(configs):
         raise InputError("the objectives name one twice, or none; expected each once")
     for one in configs:
@@ -107,7 +110,7 @@ def _table(
     recommendations = [
         {"objective": objective_title(one), **_recommended(one, probes[objective_title(one)])} for one in configs
     ]
-    models = len({one.adapter for one in configs})
+    models = len({_read(one) for one in configs})
     return {
         "kind": "epsilon",
         "task": config.task,
@@ -128,7 +131,7 @@ def _measured(
 ) -> dict[str, dict[float, list[Probe]]]:
     """Each objective's probes by eps; objectives that read the same logits share the forwards."""
     found: dict[str, dict[float, list[Probe]]] = {}
-    for _, group in groupby(sorted(configs, key=lambda one: repr(one.adapter)), key=lambda one: repr(one.adapter)):
+    for _, group in groupby(sorted(configs, key=_read), key=_read):
         together = list(group)
         drawn = drawn_data(together[0])
         run = Run(together[0], RunFolder("."), watcher)
@@ -144,6 +147,11 @@ def _measured(
             what = "the head" if together[0].adapter.head_seed is not None else "the label words"
             watcher.progress(f"measuring slopes of {what}", number + 1, directions)
     return found
+
+
+def _read(config: RunConfig) -> str:
+    """Names what a configuration's forwards read: a head or label words, and all candidates or the right ones alone."""
+    return f"{config.adapter!r} {isinstance(config.objective, LanguageModel)}"
 
 
 def _along(

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from noback.answers import Answers
 from noback.health import slope_figures, verdict
 from noback.journal import Contents
+from noback.objectives import exact_match
 from noback.run import Run
 from noback.values import Score
 
@@ -26,8 +27,11 @@ class Result:
     metric: str
     objective: str
     zero_shot: float
+    calibrated: float | None  # zero-shot less the answer to a content-free prompt; None: no causal label words
     final: float
     best: float
+    zero_shot_score: float  # by the task's own metric
+    best_score: float
     best_step: int
     steps: int
     forwards: int
@@ -48,14 +52,14 @@ def finished(run: Run, contents: Contents, zero_shot: Score, seconds: float) -> 
     """Test the last weights and the best; the run is left with the best."""
     config = run.config
     answers = run.answers("test")
-    final, final_weights = _tested(run, config.steps, "final", *answers), run.weights.digest()
+    final, final_weights = _tested(run, config.steps, "final", answers), run.weights.digest()
     best = contents.best()
     best_step = best.step if best else config.steps
     if best_step != config.steps:
         run.go_to(best_step, contents)
         answers = run.answers("test")
-    tested = _tested(run, best_step, "best", *answers)
-    run.folder.add_metrics(kind="mistakes", step=best_step, mistakes=_mistakes(run, *answers))
+    tested = _tested(run, best_step, "best", answers)
+    run.folder.add_metrics(kind="mistakes", step=best_step, mistakes=_mistakes(run, answers))
     judged = verdict(contents, run.folder.read_metrics())
     result = Result(
         run=str(run.folder.path),
@@ -63,8 +67,11 @@ def finished(run: Run, contents: Contents, zero_shot: Score, seconds: float) -> 
         metric=run.task.spec.metric,
         objective=config.objective.kind,
         zero_shot=zero_shot.accuracy,
+        calibrated=_calibrated(run),
         final=final.accuracy,
         best=tested.accuracy,
+        zero_shot_score=zero_shot.score,
+        best_score=tested.score,
         best_step=best_step,
         steps=config.steps,
         forwards=config.steps * config.estimator.forwards,
@@ -81,22 +88,34 @@ def finished(run: Run, contents: Contents, zero_shot: Score, seconds: float) -> 
     return result
 
 
-def _tested(run: Run, step: int, at: str, logits: Tensor, gold: Tensor) -> Score:
-    score = run.scored(logits, gold)
+def _calibrated(run: Run) -> float | None:
+    lines = (line for line in run.folder.read_metrics() if line.get("kind") == "zero_shot")
+    return next((line["calibrated"] for line in lines if "calibrated" in line), None)
+
+
+def _tested(run: Run, step: int, at: str, answers: Answers) -> Score:
+    score = run.scored(*answers)
     run.folder.add_metrics(kind="test", at=at, step=step, **dataclasses.asdict(score))
     return score
 
 
-def _mistakes(run: Run, logits: Tensor, gold: Tensor) -> list[dict[str, Any]]:
-    """The wrong answers that the model was surest of."""
-    chances, answers = torch.softmax(logits.double(), dim=1).max(dim=1)
-    wrong = torch.nonzero(answers != gold).view(-1).tolist()
-    texts, sentences = run.task.texts, run.task.sentences("test")
+def _mistakes(run: Run, answers: Answers) -> list[dict[str, Any]]:
+    """The wrong answers that the model was surest of; of written ones, the first."""
+    sentences = run.task.sentences("test")
+    if answers.written:
+        wrong = [index for index, one in enumerate(answers.written) if not exact_match(*one)]
+        found = [(index, answers.written[index]) for index in wrong[:_MISTAKES]]
+        return [
+            {"sentences": list(sentences[index]), "gold": one.accepted[0], "answer": one.text} for index, one in found
+        ]
+    chances, answered = torch.softmax(answers.logits.double(), dim=1).max(dim=1)
+    wrong = torch.nonzero(answered != answers.gold).view(-1).tolist()
+    options = run.task.options("test")
     return [
         {
             "sentences": list(sentences[index]),
-            "gold": texts[int(gold[index])],
-            "answer": texts[int(answers[index])],
+            "gold": options[index][int(answers.gold[index])],
+            "answer": options[index][int(answered[index])],
             "chance": round(float(chances[index]), 4),
         }
         for index in sorted(wrong, key=lambda index: -float(chances[index]))[:_MISTAKES]

@@ -14,13 +14,24 @@ import torch
 from torch import Tensor
 
 from noback.adapters import Full, Head, base_tensors, refuse_quantised
+from noback.answers import Answers, Written, fitted, side_by_side, text_score, with_any_right
 from noback.config import RunConfig, config_of, read_config
-from noback.engines import STILL, Engine, Local, Opened, chosen_device, model_limit, open_classifier, open_model
+from noback.engines import (
+    STILL,
+    Engine,
+    Local,
+    Opened,
+    chosen_device,
+    generate,
+    model_limit,
+    open_classifier,
+    open_model,
+)
 from noback.errors import DamagedError, InputError
 from noback.folder import RunFolder
 from noback.journal import Contents, StepRecord, read_journal
 from noback.memory import peak_memory
-from noback.objectives import METRICS, Function, accuracy, confusion, cross_entropy
+from noback.objectives import METRICS, Function, LanguageModel, accuracy, answer_loss, confusion, cross_entropy
 from noback.snapshot import newest_snapshot
 from noback.tasks import Batch, Drawn, Task, TaskSpec, draw_examples, spec_for
 from noback.values import Estimate, Move, Score, direction_seeds
@@ -45,8 +56,9 @@ class Run:
         self, config: RunConfig, folder: RunFolder, watcher: Watcher | None = None, spec: TaskSpec | None = None
     ) -> None:
         """`spec` is the task as a journal recorded it; none: as the configuration names it."""
-        self.config, self.folder, self.watcher = config.settled(), folder, watcher or Silent()
         self._spec = spec or spec_for(config.task, config.columns)
+        config = fitted(config.settled(), self._spec)
+        self.config, self.folder, self.watcher = config, folder, watcher or Silent()
         self.device = chosen_device(config.device)
         self.model, self.tokenizer, fresh = self._opened()
         self.base = digest(base_tensors(self.model))
@@ -90,9 +102,15 @@ class Run:
         name, dtype, seed = self.config.model, self.config.dtype, self.config.adapter.head_seed
         if self.config.quantise is not None and isinstance(self.config.adapter, (Full, Head)):
             refuse_quantised(self.config.adapter.kind)
-        if seed is not None:
-            return open_classifier(name, dtype, self._spec.labels, seed, self.device)
-        return open_model(name, dtype, self.device, quantise=self.config.quantise)
+        if seed is None:
+            causal = self._spec.is_causal
+            return open_model(name, dtype, self.device, causal=causal, quantise=self.config.quantise)
+        if self._spec.is_causal:
+            raise InputError(
+                f"adapter 'head' is for masked models and task {self._spec.name!r} is for causal ones; "
+                "use full, lora or prefix"
+            )
+        return open_classifier(name, dtype, self._spec.labels, seed, self.device)
 
     def peak_memory(self) -> int:
         """The most memory in bytes that was held where the model is."""
@@ -114,30 +132,50 @@ class Run:
             "versions": versions(),
         }
 
-    def answers(self, name: str) -> tuple[Tensor, Tensor]:
-        """The label logits of a whole set with the weights as they stand, and its gold labels."""
-        parts, done = [], 0
+    def answers(self, name: str) -> Answers:
+        """The label logits of a whole set with the weights as they stand, its gold labels, and what was written."""
+        parts, gold, done = [], [], 0
         for batch in self.task.batches(name, self.config.batch):
-            parts.append((self.engine.score(batch, [STILL])[0], batch.gold))
+            parts.append(self.engine.score(batch, [STILL])[0])
+            gold.append(batch.gold)
             done += len(batch)
             self.watcher.progress(f"answering the {name} set", done, self.task.size(name))
-        logits, gold = (torch.cat(list(part)) for part in zip(*parts, strict=True))
-        return logits, gold
+        logits = side_by_side(parts)
+        return Answers(logits, with_any_right(logits, torch.cat(gold), self.task.rights(name)), self._written(name))
+
+    def _written(self, name: str) -> tuple[Written, ...]:
+        """The answers that are written, where the task asks for such."""
+        if self._spec.answer != "text":
+            return ()
+        questions, size, texts = self.task.questions(name), self.config.batch, list[str]()
+        for begin in range(0, len(questions), size):
+            texts += self.write(questions[begin : begin + size])
+            self.watcher.progress(f"writing answers to the {name} set", len(texts), len(questions))
+        return tuple(Written(*pair) for pair in zip(texts, self.task.accepted(name), strict=True))
+
+    def write(self, questions: Sequence[Sequence[int]]) -> list[str]:
+        """What the model writes after some prompts of tokens."""
+        return generate(self.model, self.tokenizer, questions, self._spec.max_new_tokens, self._spec.stop)
 
     def score(self, name: str) -> Score:
         """Answer a whole set with the weights as they stand."""
         return self.scored(*self.answers(name))
 
-    def scored(self, logits: Tensor, gold: Tensor, *, with_objective: bool = True) -> Score:
+    def scored(
+        self, logits: Tensor, gold: Tensor, written: Sequence[Written] = (), *, with_objective: bool = True
+    ) -> Score:
         """How good some answers are; the objective may be a function that is not at hand after the run."""
+        objective = self.loss(logits, gold) if with_objective else None
+        if written:
+            return text_score(self._spec.metric, written, answer_loss(logits, gold), objective)
         predicted = logits.argmax(dim=1)
         return Score(
             accuracy=accuracy(predicted, gold),
             score=METRICS[self.task.spec.metric](predicted, gold),
             loss=cross_entropy(logits, gold),
-            objective=self.loss(logits, gold) if with_objective else None,
+            objective=objective,
             examples=len(gold),
-            confusion=confusion(predicted, gold, logits.shape[1]),
+            confusion=confusion(predicted, gold, logits.shape[1]) if self._spec.labels else [],
         )
 
     def loss(self, logits: Tensor, gold: Tensor) -> float:
@@ -146,7 +184,8 @@ class Run:
 
     def batch(self, step: int) -> Batch:
         """The batch of a step."""
-        return self.task.batch(step, self.config.batch, self.config.seed)
+        answer_only = isinstance(self.config.objective, LanguageModel)
+        return self.task.batch(step, self.config.batch, self.config.seed, answer_only=answer_only)
 
     def measure(self, step: int, eps: float) -> Measured:
         """Show the step's batch to the engine at the estimator's points."""
@@ -203,7 +242,9 @@ class Run:
 def drawn_data(config: RunConfig) -> Drawn:
     """The three sets that a configuration describes."""
     spec = spec_for(config.task, config.columns)
-    return draw_examples(spec, config.data, config.shots, config.data_seed, config.test_limit)
+    return draw_examples(
+        spec, config.data, config.shots, config.data_seed, config.test_limit, demonstrations=config.demonstrations
+    )
 
 
 def recorded_config(folder: RunFolder) -> RunConfig:

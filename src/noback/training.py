@@ -12,7 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from noback.adapters import Lora
+from noback.calibration import calibrated_accuracy
 from noback.config import RunConfig
+from noback.embedded import MODELS
 from noback.engines import STILL
 from noback.errors import InputError, NobackError
 from noback.folder import RunFolder, next_folder
@@ -59,7 +61,7 @@ def train(
     forget_peak()
     run = Run(config, folder, watcher)
     run.task.use(drawn)
-    folder.create(config.toml())
+    folder.create(run.config.toml())
     with folder.locked(), _saying_how_to_go_on(folder):
         return _loop(run, stop, health_every)
 
@@ -163,7 +165,7 @@ def _begin(run: Run, contents: Contents) -> None:
         watcher.note(f"batch: the whole training set, {task.size('train')} examples")
     balance = {name: task.balance(name) for name in ("train", "validation", "test")}
     for name, counts in balance.items():
-        if max(counts) > 2 * min(counts):
+        if counts and max(counts) > 2 * min(counts):
             shares = ", ".join(f"{label} {n}" for label, n in zip(task.texts, counts, strict=True))
             watcher.note(f"{name}: the labels are out of balance ({shares})")
     if not any(line.get("kind") == "start" for line in run.folder.read_metrics()):
@@ -260,8 +262,10 @@ def _zero_shot(run: Run) -> Score:
     for line in run.folder.read_metrics():
         if line.get("kind") == "zero_shot" and all(item.name in line for item in dataclasses.fields(Score)):
             return Score(**{item.name: line[item.name] for item in dataclasses.fields(Score)})
-    score = run.score("test")
-    run.folder.add_metrics(kind="zero_shot", **dataclasses.asdict(score))
+    answers = run.answers("test")
+    score, calibrated = run.scored(*answers), calibrated_accuracy(run, *answers[:2])
+    known = {} if calibrated is None else {"calibrated": calibrated}
+    run.folder.add_metrics(kind="zero_shot", **dataclasses.asdict(score), **known)
     return score
 
 
@@ -302,6 +306,6 @@ def with_whole_paths(config: RunConfig) -> RunConfig:
         config,
         adapter=adapter,
         data=whole(config.data),
-        model=config.model if config.model == "mini" else str(whole(config.model)),
+        model=config.model if config.model in MODELS else str(whole(config.model)),
         task=str(whole(config.task)) if config.task.endswith(".toml") else config.task,
     )

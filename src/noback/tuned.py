@@ -104,9 +104,21 @@ def evaluate(
 
 
 def predict(run: Run, texts: Sequence[str | tuple[str, ...]]) -> list[dict[str, float]]:
-    """Each text's labels with their probabilities."""
-    logits = run.engine.score(run.task.prompts(texts), [STILL])[0]
-    return [dict(zip(run.task.spec.labels, row.tolist(), strict=True)) for row in torch.softmax(logits.double(), dim=1)]
+    """Each text's labels, or its choices, with their probabilities."""
+    if run.task.spec.answer == "text":
+        raise InputError(f"task {run.task.spec.name!r} has answers that are written; use generate")
+    batch = run.task.prompts(texts)
+    chances = torch.softmax(run.engine.score(batch, [STILL])[0].double(), dim=1)
+    needed = len(run.task.spec.sentences)
+    names = [run.task.spec.labels or text[needed:] for text in texts]
+    return [dict(zip(each, row.tolist(), strict=False)) for each, row in zip(names, chances, strict=True)]
+
+
+def generate(run: Run, texts: Sequence[str | tuple[str, ...]]) -> list[str]:
+    """What the run's model writes to each text, for a task whose answers are written."""
+    if run.task.spec.answer != "text":
+        raise InputError(f"task {run.task.spec.name!r} has answers to choose from; use predict")
+    return run.write(run.task.asked(texts))
 
 
 def check_target(target: Path) -> None:

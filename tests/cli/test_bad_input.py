@@ -112,7 +112,7 @@ def test_a_model_that_is_no_masked_lm_is_refused(train, tokenizer, tmp_path):
     )
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    assert "cannot be opened" in train(model=folder)
+    assert "is a causal LM (GPT2LMHeadModel) and the task is for masked ones" in train(model=folder)
 
 
 # Data

@@ -315,8 +315,17 @@ def test_tasks_lists_every_task_with_what_it_is_about(noback):
 def test_tasks_shows_the_template_and_words_of_one(name, answer):
     (task,) = answer("tasks", name)["tasks"]
     assert task["name"] == name
-    assert task["template"].count("*mask*") == 1
-    assert len(task["words"]) > 1
+    causal = "prompt" in task
+    assert task["template"].count("*mask*") == (0 if causal else 1)
+    assert len(task["words"]) > 1 or causal
+    assert task["columns"][-1] == task["label"]
+
+
+def test_tasks_shows_people_what_a_causal_task_asks(noback):
+    out = noback("tasks", "copa")[1]
+    assert "'{premise:.} {question}'" in out
+    assert "choice1, choice2" in out
+    assert "at most 50 tokens" in noback("tasks", "squad")[1]
 
 
 def test_tasks_shows_people_a_prompt(noback):

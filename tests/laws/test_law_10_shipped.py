@@ -14,7 +14,7 @@ import pytest
 import noback
 from noback.embedded import DATA
 from noback.tasks import load_spec, task_names
-from tests.conftest import write_rows
+from tests.conftest import rows_of, write_rows
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -42,16 +42,12 @@ def workplace(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", task_names())
-def test_every_shipped_task_trains_a_step(name, tiny_folder, tmp_path, noback):
+def test_every_shipped_task_trains_a_step(name, tiny_folder, tiny_causal_folder, tmp_path, noback):
     spec = load_spec(name)
-    rows = [
-        {**{column: f"example {row} of {column}." for column in spec.sentences}, "label": label}
-        for row in range(6)
-        for label in spec.labels
-    ]
-    data = write_rows(tmp_path / "data.jsonl", rows)
+    data = write_rows(tmp_path / "data.jsonl", rows_of(spec))
+    model = tiny_causal_folder if spec.is_causal else tiny_folder
     code, out, err = noback(
-        "train", "--model", tiny_folder, "--task", name, "--data", data, "--steps", 1, "--batch", 4, "--out",
+        "train", "--model", model, "--task", name, "--data", data, "--steps", 1, "--batch", 4, "--out",
         tmp_path / "run", "--json",
     )  # fmt: skip
     assert code == 0, err

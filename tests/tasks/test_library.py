@@ -39,9 +39,11 @@ PUBLISHED = {
     "mrpc": (SAME, ALIKE, "f1", 128, None),
 }
 
+MASKED = [name for name in task_names() if not load_spec(name).is_causal]
+
 
 def test_every_task_of_the_paper_ships_and_one_of_noback():
-    assert set(task_names()) == {*PUBLISHED, "reviews"}
+    assert set(MASKED) == {*PUBLISHED, "reviews"}
 
 
 @pytest.mark.parametrize("name", task_names())
@@ -54,14 +56,14 @@ def test_a_task_says_what_it_is_about(name):
     assert load_spec(name).about
 
 
-@pytest.mark.parametrize("name", task_names())
+@pytest.mark.parametrize("name", MASKED)
 def test_a_template_parses_and_shows_every_sentence_column(name):
     spec = load_spec(name)
     assert parse_template(spec.template).sentences == len(spec.sentences)
 
 
-@pytest.mark.parametrize("name", task_names())
-def test_every_label_word_is_one_token_of_the_embedded_model(name, tokenizer):
+@pytest.mark.parametrize("name", MASKED)
+def test_every_label_word_of_a_masked_task_is_one_token_of_the_embedded_model(name, tokenizer):
     spec = load_spec(name)
     assert len(label_word_ids(spec.words, tokenizer)) == len(spec.labels)
 
@@ -87,7 +89,7 @@ def test_limits_are_the_published_ones(name):
     assert (spec.max_length, spec.limit_of(0)) == PUBLISHED[name][3:]
 
 
-@pytest.mark.parametrize("name", task_names())
+@pytest.mark.parametrize("name", MASKED)
 def test_no_sentence_but_the_first_has_a_limit_of_its_own(name):
     assert load_spec(name).limit_of(1) is None
 

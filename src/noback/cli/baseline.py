@@ -45,8 +45,10 @@ def run(arguments: argparse.Namespace) -> None:
 def text(found: Baseline) -> str:
     """A baseline in a few lines."""
     what = f", {found.tuned:,} weights ({found.adapter})" if found.method == "adam" else ""
+    calibrated = "" if found.calibrated is None else f"; calibrated {found.calibrated:.1%}"
     return (
-        f"{found.task}, {found.method}{what}: test accuracy {found.best:.1%} (zero-shot {found.zero_shot:.1%})\n"
+        f"{found.task}, {found.method}{what}: test accuracy {found.best:.1%} "
+        f"(zero-shot {found.zero_shot:.1%}{calibrated})\n"
         f"  {found.steps} steps, {found.forwards:,} forwards and {found.backwards:,} backwards in "
         f"{found.seconds:.0f} s; peak memory {found.peak_memory_bytes / 2**30:.2f} GiB"
     )

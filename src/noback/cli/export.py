@@ -9,9 +9,9 @@ from noback.cli.replay import write
 
 HELP = "write a run's weights as an ordinary Hugging Face folder"
 DESCRIPTION = """
-Write a run's weights and tokenizer as an ordinary Hugging Face folder, for AutoModelForMaskedLM.from_pretrained. A
-LoRA run gives a PEFT adapter (PeftModel.from_pretrained), or the whole model with --merge; a prefix run gives
-prefix.safetensors, each tensor under its name in the model.
+Write a run's weights and tokenizer as an ordinary Hugging Face folder, for AutoModelForMaskedLM.from_pretrained (or
+AutoModelForCausalLM). A LoRA run gives a PEFT adapter (PeftModel.from_pretrained), or the whole model with --merge; a
+prefix run gives prefix.safetensors, each tensor under its name in the model.
 
   noback export runs/reviews-001 tuned-model
   noback export runs/reviews-002 adapter

@@ -8,12 +8,14 @@ from typing import Any
 
 from noback.cli.commands import add_json, add_run, say
 
-HELP = "label texts with a run's weights"
+HELP = "answer texts with a run's weights"
 DESCRIPTION = """
-Label texts with a run's weights: each label with its label word and probability.
+Answer texts with a run's weights: each label with its label word and probability; each of a row's own choices; or, for
+a task of written answers, what the model writes.
 
   noback predict runs/reviews-001 "a lovely little film" "two hours I will not get back"
   noback predict runs/rte-001 $'A man sleeps.\\tA man is awake.'     a task of two sentences: a tab between them
+  noback predict runs/copa-001 $'It rained.\\teffect\\tI got wet.\\tI ate.'    choices come after the sentences
 """
 
 
@@ -29,12 +31,17 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Predict and print."""
     from noback.cli.display import Display
-    from noback.tuned import predict, tuned_run
+    from noback.tuned import generate, predict, tuned_run
 
     tuned, _ = tuned_run(arguments.run, arguments.at, model=arguments.model, device=arguments.device, watcher=Display())
     spec = tuned.task.spec
-    several = len(spec.sentences) > 1
+    several = len(spec.sentences) > 1 or spec.answer == "choices"
     texts = [tuple(text.split("\t")) if several else text for text in arguments.texts]
+    if spec.answer == "text":
+        written = generate(tuned, texts)
+        answers = [{"text": text, "answer": answer} for text, answer in zip(arguments.texts, written, strict=True)]
+        say(arguments, {"run": arguments.run, "predictions": answers}, "\n".join(written))
+        return
     predictions = [
         {"text": text, "label": max(chances, key=lambda label: chances[label]), "probabilities": chances}
         for text, chances in zip(arguments.texts, predict(tuned, texts), strict=True)
@@ -47,11 +54,11 @@ def _lines(predictions: list[dict[str, Any]], words: Mapping[str, str]) -> list[
     lines = []
     for prediction in predictions:
         chances = sorted(prediction["probabilities"].items(), key=lambda item: -item[1])
-        shown = "  ".join(f"{_named(label, words[label])} {chance:.1%}" for label, chance in chances)
+        shown = "  ".join(f"{_named(label, words.get(label, label))} {chance:.1%}" for label, chance in chances)
         lines.append(f"{shown}  {prediction['text']!r}")
     return lines
 
 
 def _named(label: str, word: str) -> str:
-    """A label and its label word; a head has none."""
+    """A label and its label word; a head and a choice have none."""
     return label if word == label else f"{label} ({word})"

@@ -39,21 +39,35 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _values(spec: TaskSpec) -> dict[str, Any]:
-    return {
-        "name": spec.name, "about": spec.about, "template": spec.template, "words": dict(spec.words),
-        "sentences": list(spec.sentences), "label": spec.label, "metric": spec.metric,
-        "max_length": spec.max_length, "sentence_limits": list(spec.sentence_limits), "version": spec.version,
-    }  # fmt: skip
+    return {"columns": list(spec.columns), **spec.table()}
 
 
 def _text(spec: TaskSpec, whole: bool) -> str:
     if not whole:
-        return f"{spec.name:8s} {spec.about}"
-    prompt = spec.parsed.shown(spec.sentences)
-    words = ", ".join(f"{label}: {word}" for label, word in spec.words.items())
-    return (
-        f"{spec.name} (version {spec.version}): {spec.about}\n"
-        f"  template  {spec.template}\n  prompt    {prompt}\n  words     {words}\n"
-        f"  columns   {', '.join((*spec.sentences, spec.label))}\n  metric    {spec.metric}\n"
-        f"  limits    {spec.max_length} tokens; sentences {list(spec.sentence_limits) or 'as long as fits'}"
+        return f"{spec.name:14s} {spec.about}"
+    limits = "" if spec.is_causal else f"; sentences {list(spec.sentence_limits) or 'as long as fits'}"
+    lines = [
+        *(_asked(spec) if spec.is_causal else [("template", spec.template), ("prompt", _filled(spec))]),
+        *([("words", ", ".join(f"{label}: {word}" for label, word in spec.words.items()))] if spec.words else []),
+        ("columns", ", ".join(spec.columns)),
+        ("metric", spec.metric),
+        ("limits", f"{spec.max_length} tokens{limits}"),
+    ]
+    return "\n".join(
+        [f"{spec.name} (version {spec.version}): {spec.about}", *(f"  {name:9s} {value}" for name, value in lines)]
     )
+
+
+def _filled(spec: TaskSpec) -> str:
+    return spec.parsed.shown(spec.sentences)
+
+
+def _asked(spec: TaskSpec) -> list[tuple[str, str]]:
+    """A causal task's prompt and what may follow it."""
+    lines = [("for", "causal models"), ("prompt", repr(spec.prompt))]
+    if spec.answer == "choices":
+        lines += [("choices", ", ".join(spec.choices)), ("read as", repr(spec.continuation or "{choice}"))]
+    if spec.answer == "text":
+        stops = f", or {', '.join(map(repr, spec.stop))}" if spec.stop else ""
+        lines.append(("answer", f"written, until the model ends it{stops}, at most {spec.max_new_tokens} tokens"))
+    return lines

@@ -11,12 +11,13 @@ from noback.cli.commands import add_json, add_watching, say, stopping, watching,
 if TYPE_CHECKING:
     from noback.result import Result
 
-HELP = "fine-tune a masked language model on a task, with forward passes only"
+HELP = "fine-tune a language model on a task, with forward passes only"
 DESCRIPTION = """
-Fine-tune a masked language model on a task, with forward passes only.
+Fine-tune a masked or causal language model on a task, with forward passes only.
 
   noback train                                      the embedded model on the embedded task: two to four minutes
   noback train --task sst2 --data DIR --shots 16    a folder with train and dev (or test) files
+  noback train --model mini-causal --task reviews-causal        a causal model: the label word comes next
   noback train --task mine.toml --data mine.csv     your own template, label words and data
 
 The run's folder (--out) holds run.toml, the journal (a few kilobytes: with the base model, the whole fine-tune),
@@ -51,8 +52,12 @@ def summary(result: Result) -> str:
     """A finished run in a few lines."""
     evidence = "".join(f"    - {line}\n" for line in result.evidence)
     change = (result.best - result.zero_shot) * 100
+    metric = f"  {result.metric} {result.zero_shot_score:.3f} before, {result.best_score:.3f} after\n"
+    own = "" if result.metric == "accuracy" else metric
+    calibrated = "" if result.calibrated is None else f"  calibrated, zero-shot: {result.calibrated:.1%}\n"
     return (
         f"{result.task}: test accuracy {result.zero_shot:.1%} before, {result.best:.1%} after ({change:+.1f} points)\n"
+        f"{own}{calibrated}"
         f"  verdict: {result.verdict}\n{evidence}"
         f"  best validation at step {result.best_step} of {result.steps}; the last step's weights: {result.final:.1%}\n"
         f"  {result.forwards:,} forwards in {result.seconds:.0f} s; the journal has {result.journal_bytes:,} bytes\n"

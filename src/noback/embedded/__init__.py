@@ -1,4 +1,4 @@
-"""What ships with noback: the default model and the default task's data."""
+"""What ships with noback: the default models and the default task's data."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from pathlib import Path
 
 _HERE = Path(__file__).parent
 
-MODELS = {"mini": _HERE / "mini"}
-DATA = {"reviews": _HERE / "reviews"}
+MODELS = {"mini": _HERE / "mini", "mini-causal": _HERE / "mini-causal"}
+DATA = {"reviews": _HERE / "reviews", "reviews-causal": _HERE / "reviews"}

@@ -2,6 +2,7 @@
 
 from noback.engines.displaced import Displaced, TensorNames
 from noback.engines.engine import STILL, Engine
+from noback.engines.generation import generate
 from noback.engines.loading import (
     Opened,
     chosen_device,
@@ -12,21 +13,23 @@ from noback.engines.loading import (
 )
 from noback.engines.local import Local
 from noback.engines.plain import Plain
-from noback.engines.readout import HeadLogits, MaskedLabelWords
+from noback.engines.readout import by_example, readout_for, readout_of
 
 __all__ = [
     "STILL",
     "Displaced",
     "Engine",
-    "HeadLogits",
     "Local",
-    "MaskedLabelWords",
     "Opened",
     "Plain",
     "TensorNames",
+    "by_example",
     "chosen_device",
+    "generate",
     "keep_freed_memory",
     "model_limit",
     "open_classifier",
     "open_model",
+    "readout_for",
+    "readout_of",
 ]

@@ -44,18 +44,46 @@ def chosen_device(name: str | None) -> torch.device:
     return torch.device("cuda", device.index or 0)
 
 
-def open_model(name: str, dtype: str, device: torch.device = _CPU, *, quantise: str | None = None) -> Opened:
-    """A masked LM in the dtype, quantised where that is asked; one that lacks weights is refused."""
+def open_model(
+    name: str, dtype: str, device: torch.device = _CPU, *, causal: bool = False, quantise: str | None = None
+) -> Opened:
+    """A masked or a causal LM in the dtype, quantised where that is asked.
+
+    One of the other kind, or one that lacks weights, is refused.
+    """
     import transformers
 
-    model, tokenizer, missing = _opened(name, dtype, device, transformers.AutoModelForMaskedLM, quantise=quantise)
+    kind = "causal" if causal else "masked"
+    architecture = transformers.AutoModelForCausalLM if causal else transformers.AutoModelForMaskedLM
+    model, tokenizer, missing = _opened(name, dtype, device, architecture, kind=kind, quantise=quantise)
     if missing:
         raise InputError(
-            f"model {name!r} lacks weights of its masked-LM head or body ({', '.join(missing[:3])}), which would be "
-            "random; expected a checkpoint of a masked LM with its head"
+            f"model {name!r} lacks weights of its {kind}-LM head or body ({', '.join(missing[:3])}), which would be "
+            f"random; expected a checkpoint of a {kind} LM with its head"
         )
     prepare_quantised(model)
     return Opened(model, tokenizer)
+
+
+def _check_kind(name: str, config: Any, wanted: str) -> None:
+    """Refuse a masked model for a causal task and the reverse; the library would open some, to answer at random."""
+    from transformers.models.auto import modeling_auto
+
+    tables = {
+        "masked": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+        "causal": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    }
+    named = " ".join(config.architectures or ())
+    kinds = [kind for kind, table in tables.items() if set(named.split()) & set(table.values())]
+    if not kinds:  # a bare body: a family that has both kinds is one of masked models
+        kinds = [kind for kind, table in tables.items() if config.model_type in table][:1]
+    found = kinds[0] if len(kinds) == 1 else wanted
+    if found != wanted:
+        raise InputError(
+            f"model {name!r} is a {found} LM ({named or type(config).__name__}) and the task is for {wanted} ones; "
+            f"choose a task for {found} models (noback tasks) or a {wanted} model such as "
+            f"{'mini-causal' if wanted == 'causal' else 'mini'}"
+        )
 
 
 def open_classifier(name: str, dtype: str, labels: Sequence[str], seed: int, device: torch.device = _CPU) -> Opened:
@@ -83,9 +111,16 @@ def open_classifier(name: str, dtype: str, labels: Sequence[str], seed: int, dev
 
 
 def _opened(
-    name: str, dtype: str, device: torch.device, architecture: Any, *, quantise: str | None = None, **settings: Any
+    name: str,
+    dtype: str,
+    device: torch.device,
+    architecture: Any,
+    *,
+    kind: str | None = None,
+    quantise: str | None = None,
+    **settings: Any,
 ) -> tuple[Any, Any, tuple[str, ...]]:
-    """The model, its tokenizer, and the names of the weights that the checkpoint lacks."""
+    """The model, its tokenizer, and the names of the weights that the checkpoint lacks; `kind`: masked or causal."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
@@ -101,6 +136,8 @@ def _opened(
     if device.type != "cpu" and not (method or quantise) and find_spec("accelerate"):
         settings["device_map"] = {"": str(device)}  # straight from the file to the GPU
     try:
+        if kind is not None:
+            _check_kind(name, transformers.AutoConfig.from_pretrained(path, trust_remote_code=False, **options), kind)
         tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)
         model, report = architecture.from_pretrained(
             path,
@@ -111,6 +148,8 @@ def _opened(
             **options,
             **settings,
         )
+    except InputError:
+        raise
     except Exception as error:  # noqa: BLE001 (the library raises many kinds; each means that it cannot be opened)
         raise InputError(f"model {name!r} cannot be opened: {_first_line(error)}") from None
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:

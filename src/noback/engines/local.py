@@ -16,14 +16,14 @@ from noback.engines.displaced import Displaced, TensorNames
 from noback.engines.graphs import Graphs
 from noback.engines.loading import model_limit
 from noback.engines.probed import Probes
-from noback.engines.readout import HeadLogits, MaskedLabelWords, Readout
+from noback.engines.readout import by_example, readout_for, readout_of, without_cache
 from noback.errors import InputError
 from noback.tasks import Batch
 from noback.values import Move
 from noback.weights import Weights
 
 T = TypeVar("T")
-_POSITIONS = "mask_positions"  # beside the model's own inputs
+_POSITIONS, _TARGETS = "mask_positions", "targets"  # beside the model's own inputs
 _BUCKET = 8  # on a GPU, tokens are padded to a multiple of so many
 
 
@@ -41,13 +41,14 @@ class Local:
         tf32: bool = False,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`word_ids` none: the model is a classifier. `micro_batch` bounds the examples of a forward.
+        """`word_ids` none: a head or a batch's candidates are read. `micro_batch` bounds the examples of a forward.
 
         `tf32` lets a GPU round the factors of float32 products; `say` is told what the engine had to change.
         """
         self._model = model.eval()
         self._weights = weights
-        self._readout: Readout = HeadLogits() if word_ids is None else MaskedLabelWords(model, word_ids)
+        self._readout = readout_of(model, word_ids)
+        self._settings = without_cache(model)
         self._names = TensorNames(model.named_parameters(), weights)
         self._probes = Probes(model, weights, self._readout.rows)
         self._probes_per_pass, self._micro_batch = probes_per_pass, micro_batch
@@ -129,9 +130,9 @@ class Local:
         A model may hide the batch (tokens first, relative positions) or use a tuned tensor outside the module that
         owns it; its slopes would be wrong in silence.
         """
-        # A first dimension that is not points x examples raises; tokens must not have that number by chance.
+        # A first dimension that is not points x rows, or a multiple, raises; tokens must not be such by chance.
         tokens = next(iter(batch.inputs.values())).shape[1]
-        seen = _part(batch, slice(0, -1)) if tokens == len(points) * len(batch) and len(batch) > 1 else batch
+        seen = batch.part(slice(0, -1)) if tokens % (len(points) * batch.rows) == 0 and len(batch) > 1 else batch
         try:
             together = self._probed(seen, points)
         except Exception:  # noqa: BLE001 (whatever went wrong, the plain way decides)
@@ -147,24 +148,29 @@ class Local:
     def _close(self, one: Tensor, other: Tensor) -> bool:
         """Whether two scores differ by the rounding of the weights' type only."""
         half = any(tensor.dtype == torch.bfloat16 for tensor in self._weights.tensors.values())
+        real = other != float("-inf")  # where an example has a candidate
+        one, other = one[real], other[real]
         return bool((one - other).abs().max() <= (5e-2 if half else 2e-4) * (1 + other.abs().max()))
 
     def _alone(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
         inputs = {name: tensor.to(self._device) for name, tensor in self._inputs(batch).items()}
-        return [self._displaced(inputs, point) for point in points]
+        return [by_example(self._displaced(inputs, point), batch.candidates) for point in points]
 
     def _probed(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
         """All points in one forward, probe-major."""
         forward = partial(self._forward, points=points)
         if self._graphs is None:
-            return list(forward(self._inputs(batch)).chunk(len(points)))
-        self._weights.place(points)
-        logits = self._graphs(_order(points), self._inputs(batch), forward)
-        return list(logits.chunk(len(points)))
+            logits = forward(self._inputs(batch))
+        else:
+            self._weights.place(points)
+            logits = self._graphs(_order(points), self._inputs(batch), forward)
+        return [by_example(one, batch.candidates) for one in logits.chunk(len(points))]
 
     def _inputs(self, batch: Batch) -> dict[str, Tensor]:
         """What a forward takes; for a GPU with tokens up to the next bucket, so that few shapes are seen."""
         inputs = {**batch.inputs, _POSITIONS: batch.mask_positions}
+        if batch.candidates is not None:
+            inputs[_TARGETS] = batch.candidates.targets
         if self._graphs is None:
             return inputs
         tokens = inputs["input_ids"].shape[1]
@@ -174,26 +180,32 @@ class Local:
         return inputs
 
     def _forward(self, inputs: Mapping[str, Tensor], points: Sequence[Move]) -> Tensor:
-        """The label logits of all points, probe-major."""
-        probes, examples = len(points), len(inputs[_POSITIONS])
-        positions = inputs[_POSITIONS].repeat(probes)
-        repeated = {name: tensor.repeat(probes, 1) for name, tensor in inputs.items() if name != _POSITIONS}
-        with self._probes.at(points, examples), self._readout.reading(positions):
-            return self._readout.label_logits(self._model(**repeated).logits)
+        """The label logits of all points, probe-major; of candidates, those of each row."""
+        probes, rows = len(points), len(inputs[_POSITIONS])
+        positions = torch.cat([inputs[_POSITIONS]] * probes)
+        repeated = {name: tensor.repeat(probes, 1) for name, tensor in _plain(inputs).items()}
+        readout = readout_for(inputs.get(_TARGETS), self._model, self._readout)
+        with self._probes.at(points, rows), readout.reading(positions):
+            return readout.label_logits(self._model(**repeated, **self._settings).logits)
 
     def _displaced(self, inputs: Mapping[str, Tensor], point: Move) -> Tensor:
         """One point by itself: every torch function sees the tuned tensors there. Right for any model, and slower."""
         displaced = Displaced(self._weights, self._names, [point]) if point.terms else nullcontext()
-        plain = {name: tensor for name, tensor in inputs.items() if name != _POSITIONS}
         rows = self._probes.asked_rows(point, len(inputs[_POSITIONS]))
-        with displaced, rows, self._readout.reading(inputs[_POSITIONS]):
-            return self._readout.label_logits(self._model(**plain).logits)
+        readout = readout_for(inputs.get(_TARGETS), self._model, self._readout)
+        with displaced, rows, readout.reading(inputs[_POSITIONS]):
+            return readout.label_logits(self._model(**_plain(inputs), **self._settings).logits)
 
 
-def _order(points: Sequence[Move]) -> tuple[int, ...]:
-    """What of the points a captured forward depends on: how many, how many terms each, and which share a seed."""
+def _plain(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What the model itself takes."""
+    return {name: tensor for name, tensor in inputs.items() if name not in (_POSITIONS, _TARGETS)}
+
+
+def _order(points: Sequence[Move]) -> tuple[tuple[int, ...], ...]:
+    """What of the points a captured forward depends on: how many terms each has, and which share a seed."""
     seeds = list(dict.fromkeys(term.seed for point in points for term in point.terms))
-    return (len(points), *(value for point in points for term in point.terms for value in (seeds.index(term.seed), -1)))
+    return tuple(tuple(seeds.index(term.seed) for term in point.terms) for point in points)
 
 
 def _cut(items: Sequence[T], size: int | None) -> Iterator[Sequence[T]]:
@@ -204,9 +216,4 @@ def _cut(items: Sequence[T], size: int | None) -> Iterator[Sequence[T]]:
 
 def _micro_batches(batch: Batch, size: int | None) -> Iterator[Batch]:
     for rows in _cut(range(len(batch)), size):
-        yield _part(batch, slice(rows[0], rows[-1] + 1))
-
-
-def _part(batch: Batch, rows: slice) -> Batch:
-    inputs = {name: tensor[rows] for name, tensor in batch.inputs.items()}
-    return Batch(inputs, batch.mask_positions[rows], batch.gold[rows])
+        yield batch.part(slice(rows[0], rows[-1] + 1))

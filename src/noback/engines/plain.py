@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from noback.directions import Place, philox, tensor_id
-from noback.tasks import Batch
+from noback.tasks import Batch, Candidates
 from noback.values import Move
 from noback.weights import Weights, tensor_array
 
@@ -39,7 +39,23 @@ class Plain:
                 place = Place(tensor_id(name), matrix.shape[1])
                 matrix[...] = philox.perturbed(matrix, place, self._weights.family, [point])[0]
         logits = model(**batch.inputs).logits
+        if batch.candidates is not None:
+            return _candidate_scores(logits, batch.mask_positions, batch.candidates)
         if self._word_ids is None:
             return logits.float()  # type: ignore[no-any-return]
         words: Tensor = logits[torch.arange(len(batch)), batch.mask_positions][:, list(self._word_ids)]
         return words.float()
+
+
+def _candidate_scores(logits: Tensor, positions: Tensor, candidates: Candidates) -> Tensor:
+    """The mean log-probability of each candidate's tokens, one after the other."""
+    scores = torch.full((len(candidates.counts), candidates.width), float("-inf"))
+    row = 0
+    for example, count in enumerate(candidates.counts):
+        for candidate in range(count):
+            tokens = [int(token) for token in candidates.targets[row] if token >= 0]
+            found = torch.log_softmax(logits[row].float(), dim=-1)
+            each = [found[position, token] for position, token in zip(positions[row], tokens, strict=False)]
+            scores[example, candidate] = torch.stack(each).mean()
+            row += 1
+    return scores

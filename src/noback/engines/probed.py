@@ -76,6 +76,8 @@ class Probes:
             return partial(self._linear, module)
         if is_lora(module):
             return partial(self._lora, module)
+        if is_conv1d(module):
+            return partial(self._conv1d, module)
         if is_plain(module, nn.Embedding) and module.max_norm is None:
             return partial(self._embedding, module)
         if is_plain(module, nn.LayerNorm):
@@ -105,6 +107,13 @@ class Probes:
         x = self._spread(x)
         bias = None if base.bias is None else base.bias.expand(probes, 1, -1)
         y = _products(x.reshape(probes, -1, x.shape[-1]), weight, bias)
+        return y.view(*x.shape[:-1], y.shape[-1])
+
+    def _conv1d(self, module: Any, x: Tensor) -> Tensor:
+        """GPT-2's linear, whose weight is [in, out]."""
+        x = self._spread(x)
+        weight = self._seen(module.weight).transpose(1, 2)
+        y = _products(x.reshape(self._count, -1, x.shape[-1]), weight, self._bias(module.bias, None))
         return y.view(*x.shape[:-1], y.shape[-1])
 
     def _seen(self, tensor: Tensor) -> Tensor:
@@ -151,12 +160,14 @@ class Probes:
     def _split(self, module: nn.Module, forward: Forward, *args: Any, **kwargs: Any) -> Any:
         """Any other module: its part of the batch for each probe with that probe's weights, then joined."""
         tensors = [value for value in pytree.tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
-        if not any(self._is_split(value) for value in tensors):
+        rows = next((len(value) for value in tensors if self._is_split(value)), 0) or self._flat_rows(tensors)
+        if not rows:
             kind = type(module).__name__
             raise InputError(f"a {kind} takes no tensor whose first dimension is the batch; freeze its weights")
         outer, outputs = self._only, []
         for index in range(len(self._points)) if outer is None else [outer]:
-            part_args, part_kwargs = pytree.tree_map(partial(self._part, index if outer is None else 0), (args, kwargs))
+            part = partial(self._part, rows, index if outer is None else 0)
+            part_args, part_kwargs = pytree.tree_map(part, (args, kwargs))
             self._only = index  # for a unit inside this one
             with Displaced(self._weights, self._names, self._points, index):
                 outputs.append(forward(*part_args, **part_kwargs))
@@ -179,8 +190,14 @@ class Probes:
     def _moves(self, tensor: Tensor) -> bool:
         return self._moving and tensor in self._names
 
-    def _part(self, index: int, value: Any) -> Any:
-        return value.chunk(self._count)[index] if self._is_split(value) else value
+    def _part(self, rows: int, index: int, value: Any) -> Any:
+        split = isinstance(value, Tensor) and value.dim() > 0 and len(value) == rows
+        return value.chunk(self._count)[index] if split else value
+
+    def _flat_rows(self, tensors: Sequence[Tensor]) -> int:
+        """The first dimension where a model has joined examples and tokens into one, as OPT and experts do; or 0."""
+        rows = len(tensors[0]) if tensors and tensors[0].dim() > 1 else 0
+        return 0 if rows % (self._count * self._examples) else rows
 
     def _is_split(self, value: Any) -> bool:
         """Whether a tensor's first dimension runs over the probes' examples."""
@@ -198,7 +215,8 @@ class Probes:
     def _spread(self, value: Tensor) -> Tensor:
         """The tensor with a row for each probe's examples; one whose first dimension is something else is refused."""
         if not self._is_shared(value):
-            self._check_split(value)
+            if not (value.dim() == 2 and self._flat_rows([value])):
+                self._check_split(value)
             return value
         rows = self._count * self._examples
         return value.expand(rows, -1) if value.dim() == 1 else value.expand(rows, *value.shape[1:])
@@ -235,6 +253,13 @@ def replaced_forward(module: nn.Module, forward: Forward) -> Iterator[None]:
 def is_plain(module: nn.Module, kind: type[M]) -> TypeGuard[M]:
     """Whether a module is a `kind` that computes what the kind computes, and nothing of its own."""
     return isinstance(module, kind) and type(module).forward is kind.forward and "forward" not in module.__dict__
+
+
+def is_conv1d(module: nn.Module) -> bool:
+    """Whether a module is transformers' Conv1D, by its name: that library has its own room."""
+    kind = type(module)
+    known = kind.__name__ == "Conv1D" and kind.__module__ == "transformers.pytorch_utils"
+    return known and "forward" not in module.__dict__
 
 
 def is_lora(module: nn.Module) -> bool:

@@ -1,7 +1,8 @@
-"""Readouts: label logits [examples, labels] from label words at the mask, or from a classification head."""
+"""Readouts: label logits [examples, labels] from label words, continuations, or a classification head."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from noback.engines.probed import is_plain, replaced_forward
 from noback.errors import InputError
+from noback.tasks import Candidates
 
 
 class Readout(Protocol):
@@ -30,6 +32,25 @@ class Readout(Protocol):
         ...
 
 
+def readout_of(model: Any, word_ids: Sequence[int] | None) -> Readout:
+    """How a model's labels are read: from its label words, or, where there are none, from its head."""
+    return HeadLogits() if word_ids is None else LabelWords(model, word_ids)
+
+
+def readout_for(targets: Tensor | None, model: Any, usual: Readout) -> Readout:
+    """How a batch is read: as usual, or from the candidates' tokens that it brings."""
+    return usual if targets is None else Continuations(model, targets)
+
+
+def by_example(scores: Tensor, candidates: Candidates | None) -> Tensor:
+    """Scores [rows, 1] of candidates as [examples, candidates], -inf where an example has fewer; others as they are."""
+    if candidates is None:
+        return scores
+    parts = torch.split(scores[:, 0], list(candidates.counts))
+    pad, lowest = nn.functional.pad, float("-inf")
+    return torch.stack([pad(part, (0, candidates.width - len(part)), value=lowest) for part in parts])
+
+
 class HeadLogits:
     """A classifier's logits are label logits already."""
 
@@ -44,18 +65,16 @@ class HeadLogits:
         return logits.float()
 
 
-class MaskedLabelWords:
-    """Reads label logits [examples, labels] from any masked LM of the Hugging Face kind.
+class LabelWords:
+    """Reads label logits [examples, labels] from any masked or causal LM of the Hugging Face kind.
 
     The model's own forward runs, so its own head is what is evaluated: the base model's answer is cut down to the
-    mask position before the head sees it, and the decoder is asked for the label words' rows.
+    mask position (a causal model's last token) before the head sees it, and the decoder is asked for the label
+    words' rows.
     """
 
     def __init__(self, model: Any, word_ids: Sequence[int]) -> None:
-        self._model = model
-        self._base = model.base_model
-        if self._base is model:
-            raise InputError(f"{type(model).__name__} is no masked LM with a head of its own")
+        self._base = base_of(model)
         self._words = torch.tensor(word_ids, device=next(model.parameters()).device)
         decoder = model.get_output_embeddings()
         # The rows in ascending order serve the noise; `_back` puts the labels in theirs.
@@ -64,24 +83,78 @@ class MaskedLabelWords:
             {decoder: ascending} if decoder is not None and is_plain(decoder, nn.Linear) else {}
         )
 
-    @contextmanager
-    def reading(self, mask_positions: Tensor) -> Iterator[None]:
+    def reading(self, mask_positions: Tensor) -> AbstractContextManager[None]:
         """Within, the head sees the mask position of each row only."""
-        original = self._base.forward
-
-        def at_the_mask(*args: Any, **kwargs: Any) -> Any:
-            output = original(*args, **kwargs)
-            hidden = output[0]
-            picked = hidden[torch.arange(len(hidden), device=hidden.device), mask_positions][:, None]
-            if isinstance(output, tuple):
-                return (picked, *output[1:])
-            output.last_hidden_state = picked
-            return output
-
-        with replaced_forward(self._base, at_the_mask):
-            yield
+        return read_at(self._base, mask_positions)
 
     def label_logits(self, logits: Tensor) -> Tensor:
         """[rows, 1, label words or vocabulary] to float32 [rows, labels]."""
         choice = self._back if logits.shape[-1] == len(self._words) else self._words
         return logits[:, 0, choice].float()
+
+
+class Continuations:
+    """Reads a batch's candidates off a causal LM: the mean log-probability of each one's tokens.
+
+    The head sees only the tokens before those that are scored.
+    """
+
+    rows: Mapping[nn.Module, Tensor] = {}
+
+    def __init__(self, model: Any, targets: Tensor) -> None:
+        """`targets`: the tokens that are scored, [rows, tokens of the longest]; -1 beyond a continuation's end."""
+        self._base, self._targets = base_of(model), targets
+
+    def reading(self, mask_positions: Tensor) -> AbstractContextManager[None]:
+        """Within, the head sees the positions [rows, tokens] only."""
+        return read_at(self._base, mask_positions)
+
+    def label_logits(self, logits: Tensor) -> Tensor:
+        """[probes x rows, tokens, vocabulary] to float32 [probes x rows, 1]; `by_example` lays them out."""
+        probes = len(logits) // len(self._targets)
+        return mean_log_probability(logits, self._targets.repeat(probes, 1))[:, None]
+
+
+def mean_log_probability(logits: Tensor, targets: Tensor) -> Tensor:
+    """[rows, tokens, vocabulary] and the tokens [rows, tokens] (-1: none) to float32 [rows]."""
+    targets = targets.to(logits.device)
+    real = targets >= 0
+    chosen = logits.gather(2, targets.clamp(min=0)[:, :, None])[:, :, 0].float()
+    found = (chosen - logits.float().logsumexp(dim=2)) * real
+    return found.sum(dim=1) / real.sum(dim=1)
+
+
+def without_cache(model: Any) -> dict[str, bool]:
+    """How to tell a causal model to keep no keys and values: those of one probe must never serve another."""
+    return {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
+
+
+def base_of(model: Any) -> nn.Module:
+    """The part of a language model below its head."""
+    base: nn.Module = model.base_model
+    if base is model:
+        raise InputError(f"{type(model).__name__} is no language model with a head of its own")
+    decoder = model.get_decoder()  # OPT's head reads a part of the base model
+    return decoder if any(part is decoder for part in base.modules()) else base
+
+
+@contextmanager
+def read_at(base: nn.Module, positions: Tensor) -> Iterator[None]:
+    """Within, the base model gives the hidden states of some positions only: [rows] or [rows, several] of them."""
+    original, called = base.forward, False
+
+    def cut(*args: Any, **kwargs: Any) -> Any:
+        nonlocal called
+        called = True
+        output = original(*args, **kwargs)
+        hidden = output[0]
+        picked = hidden[torch.arange(len(hidden), device=hidden.device)[:, None], positions.view(len(hidden), -1)]
+        if isinstance(output, tuple):
+            return (picked, *output[1:])
+        output.last_hidden_state = picked
+        return output
+
+    with replaced_forward(base, cut):
+        yield
+    if not called:  # the head saw something else, and its logits stand elsewhere
+        raise InputError(f"the model runs without its {type(base).__name__}, where its answers are read; use another")

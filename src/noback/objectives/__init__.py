@@ -1,20 +1,26 @@
 """Objectives, which a step lowers, and metrics, which people read."""
 
 from noback.objectives.function import Function, ObjectiveError
-from noback.objectives.label_words import Accuracy, CrossEntropy, MacroF1
-from noback.objectives.metrics import METRICS, accuracy, confusion, cross_entropy
+from noback.objectives.label_words import Accuracy, CrossEntropy, LanguageModel, MacroF1
+from noback.objectives.metrics import METRICS, accuracy, answer_loss, confusion, cross_entropy
+from noback.objectives.texts import TEXT_METRICS, exact_match, token_f1
 
-AnyObjective = CrossEntropy | Accuracy | MacroF1 | Function
+AnyObjective = CrossEntropy | Accuracy | MacroF1 | LanguageModel | Function
 
 __all__ = [
     "METRICS",
+    "TEXT_METRICS",
     "Accuracy",
     "AnyObjective",
     "CrossEntropy",
     "Function",
+    "LanguageModel",
     "MacroF1",
     "ObjectiveError",
     "accuracy",
+    "answer_loss",
     "confusion",
     "cross_entropy",
+    "exact_match",
+    "token_f1",
 ]

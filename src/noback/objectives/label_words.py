@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from noback.objectives.metrics import accuracy, confusion, cross_entropy
+from noback.objectives.metrics import accuracy, answer_loss, confusion, cross_entropy
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +53,15 @@ class MacroF1:
         hits, both = table.diagonal(), table.sum(dim=0) + table.sum(dim=1)
         present = both > 0
         return 1.0 - float((2 * hits[present] / both[present]).mean())
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageModel:
+    """The loss of a language model on the right answer alone: minus the mean log-probability of its tokens."""
+
+    kind: ClassVar[str] = "language_model"
+    smooth: ClassVar[bool] = True
+
+    def loss(self, label_logits: Tensor, gold: Tensor, _texts: Sequence[str]) -> float:
+        """Each example counts the same, however long its answer is."""
+        return answer_loss(label_logits, gold)

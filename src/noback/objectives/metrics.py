@@ -13,6 +13,11 @@ def cross_entropy(label_logits: Tensor, gold: Tensor) -> float:
     return float(F.cross_entropy(label_logits.double(), gold))
 
 
+def answer_loss(label_logits: Tensor, gold: Tensor) -> float:
+    """Minus the mean log-probability of the right candidates; label logits are log-probabilities here."""
+    return -float(label_logits.double().gather(1, gold[:, None]).mean())
+
+
 def accuracy(predicted: Tensor, gold: Tensor) -> float:
     """The share of right answers."""
     return float((predicted == gold).double().mean())

@@ -53,6 +53,7 @@ def _loss_title(runs: Runs) -> str:
     """What the axis shows, where all runs share it."""
     kinds = {str(run.option("objective.kind")) for run in runs.values()}
     words = {"cross_entropy": "cross-entropy (nats)", "accuracy": "1 - accuracy", "macro_f1": "1 - macro F1"}
+    words["language_model"] = "loss of the answers (nats a token)"
     return words.get(kinds.pop(), "objective") if len(kinds) == 1 else "objective"
 
 

@@ -24,10 +24,13 @@ WHOLE = "whole"  # a file that is not one of several splits
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An example's sentences and the index of its label."""
+    """An example's sentences and the index of its label or of its right choice."""
 
     sentences: tuple[str, ...]
     gold: int
+    choices: tuple[str, ...] = ()  # where each row brings its own
+    right: tuple[int, ...] = ()  # every right choice, where several are
+    accepted: tuple[str, ...] = ()  # the right texts, where the answer is written; the first one is learned
 
 
 Splits = dict[str, list[Example]]
@@ -115,22 +118,75 @@ def _json_rows(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]
 
 
 def _examples(rows: Iterable[tuple[int, Mapping[str, Any]]], where: str, spec: TaskSpec) -> list[Example]:
-    index = {label: number for number, label in enumerate(spec.labels)}
     examples = []
     for line, row in rows:
-        for column in (*spec.sentences, spec.label):
-            if row.get(column) is None:
+        for column in spec.columns:
+            if value_at(row, column) is None:
                 raise InputError(_missing(column, row, where, line))
-        label = next((form for form in _label_forms(row[spec.label]) if form in index), None)
-        if label is None:
-            raise InputError(
-                f"line {line} of {where!r} has the label {str(row[spec.label])!r}, which is not in task {spec.name!r} "
-                f"(its labels: {', '.join(spec.labels)})"
-            )
-        examples.append(Example(tuple(str(row[column]) for column in spec.sentences), index[label]))
+        sentences = tuple(str(value_at(row, column)) for column in spec.sentences)
+        examples.append(_ANSWERED[spec.answer](row, sentences, spec, f"line {line} of {where!r}"))
     if not examples:
         raise InputError(f"{where!r} holds no examples")
     return examples
+
+
+def _labelled(row: Mapping[str, Any], sentences: tuple[str, ...], spec: TaskSpec, where: str) -> Example:
+    value = value_at(row, spec.label)
+    label = next((form for form in _label_forms(value) if form in spec.labels), None)
+    if label is None:
+        raise InputError(
+            f"{where} has the label {str(value)!r}, which is not in task {spec.name!r} "
+            f"(its labels: {', '.join(spec.labels)})"
+        )
+    return Example(sentences, spec.labels.index(label))
+
+
+def _chosen(row: Mapping[str, Any], sentences: tuple[str, ...], spec: TaskSpec, where: str) -> Example:
+    """The label is the number of the right choice, from 0, or its text, or a list of right texts."""
+    values = [value_at(row, column) for column in spec.choices]
+    choices = [text for value in values for text in texts_in(value)]
+    if any(isinstance(value, list) for value in values):
+        choices = list(dict.fromkeys(choices))
+    if len(choices) < 2 or not all(text.strip() for text in choices):
+        raise InputError(f"{where} has the choices {choices}; expected at least two, none of them empty")
+    label = value_at(row, spec.label)
+    right = sorted({choices.index(text) for text in texts_in(label) if text in choices})
+    if not right:
+        right = [int(form) for form in _label_forms(label) if form.isdecimal() and int(form) < len(choices)][:1]
+    if not right:
+        raise InputError(
+            f"{where} has the label {str(label)!r}; "
+            f"expected the text of a choice, or its number from 0 to {len(choices) - 1}"
+        )
+    return Example(sentences, right[0], tuple(choices), tuple(right))
+
+
+def _written(row: Mapping[str, Any], sentences: tuple[str, ...], spec: TaskSpec, where: str) -> Example:
+    """The label is the right text, or a list of right texts."""
+    accepted = tuple(texts_in(value_at(row, spec.label)))
+    if not accepted or not accepted[0].strip():
+        raise InputError(
+            f"{where} has no text in its column {spec.label!r}; expected a right answer, or a list of them"
+        )
+    return Example(sentences, 0, accepted=accepted)
+
+
+_ANSWERED = {"words": _labelled, "choices": _chosen, "text": _written}
+
+
+def value_at(row: Mapping[str, Any], column: str) -> Any:
+    """A column's value; `answers.text` looks into a table of that name."""
+    if column in row or "." not in column:
+        return row.get(column)
+    value: Any = row
+    for name in column.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def texts_in(value: Any) -> list[str]:
+    """A value as texts: itself, or each of a list."""
+    return [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
 
 def _missing(column: str, row: Mapping[str, Any], where: str, line: int) -> str:
@@ -144,12 +200,14 @@ def _missing(column: str, row: Mapping[str, Any], where: str, line: int) -> str:
 
 
 def _label_forms(value: Any) -> Iterator[str]:
-    """How a label may be meant: as written, in lower case (True), or as a whole number (1.0)."""
+    """How a label may be meant: as written, in lower case (True), as a number (1.0), true and false as 1 and 0."""
     text = str(value).strip()
     yield text
     yield text.lower()
     if text.endswith(".0"):
         yield text.removesuffix(".0")
+    if text.lower() in ("false", "true"):
+        yield str(int(text.lower() == "true"))
 
 
 def _hub_splits(source: str, spec: TaskSpec) -> dict[str, list[tuple[int, Mapping[str, Any]]]]:

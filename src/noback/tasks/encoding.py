@@ -16,20 +16,48 @@ from noback.tasks.template import Literal, Sentence, plain_template
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Encoded examples, padded to the longest of them."""
+class Candidates:
+    """Continuations to score, a row each, those of an example side by side."""
 
-    inputs: dict[str, Tensor]  # what the model takes, each [examples, tokens]
-    mask_positions: Tensor  # [examples]
+    targets: Tensor  # [rows, tokens of the longest], the tokens that are scored; -1 beyond a continuation's end
+    counts: tuple[int, ...]  # how many candidates each example has
+    width: int  # the columns of the label logits: at least the largest count
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Encoded examples, padded to the longest of them: a row each, or a row for each candidate."""
+
+    inputs: dict[str, Tensor]  # what the model takes, each [rows, tokens]
+    mask_positions: Tensor  # where the answer is read: [rows], or [rows, tokens of the longest candidate]
     gold: Tensor  # [examples], the index of the right label
+    candidates: Candidates | None = None  # none: label words or a head
 
     def __len__(self) -> int:
         return len(self.gold)
 
+    @property
+    def rows(self) -> int:
+        """The first dimension of what the model takes."""
+        return len(self.mask_positions)
+
+    def part(self, examples: slice) -> Batch:
+        """Some of the examples."""
+        found, rows = self.candidates, examples
+        if found is not None:
+            first, last, _ = examples.indices(len(self))
+            rows = slice(sum(found.counts[:first]), sum(found.counts[:last]))
+            found = Candidates(found.targets[rows], found.counts[first:last], found.width)
+        inputs = {name: tensor[rows] for name, tensor in self.inputs.items()}
+        return Batch(inputs, self.mask_positions[rows], self.gold[examples], found)
+
     def to(self, device: torch.device) -> Batch:
         """The batch on a device."""
+        found = self.candidates
+        if found is not None:
+            found = Candidates(found.targets.to(device), found.counts, found.width)
         inputs = {name: tensor.to(device) for name, tensor in self.inputs.items()}
-        return Batch(inputs, self.mask_positions.to(device), self.gold.to(device))
+        return Batch(inputs, self.mask_positions.to(device), self.gold.to(device), found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +69,11 @@ class Encoded:
     mask_position: int
     gold: int
     shortened: bool
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What a digest of the data goes over."""
+        return (self.ids, self.segments, self.mask_position, self.gold)
 
 
 class Encoder:

@@ -20,6 +20,7 @@ class Drawn:
 
     splits: Splits
     notes: tuple[str, ...]
+    preamble: str = ""  # what stands before every prompt: demonstrations
 
 
 def draw(found: Splits, spec: TaskSpec, shots: int | None, seed: int, limit: int) -> Drawn:
@@ -34,15 +35,16 @@ def draw(found: Splits, spec: TaskSpec, shots: int | None, seed: int, limit: int
     if "test" in found and "validation" in found:
         train = pool if shots is None else _per_label(pool, spec, 0, shots, "train")
         held = shuffled(found["validation"], seed)
-        validation = balanced(held, min(limit, shots * len(spec.labels) if shots else limit))
+        validation = balanced(held, min(limit, shots * _kinds(spec) if shots else limit))
         if len(validation) < len(held):
             notes.append(f"validation: {len(validation)} of {len(held)} examples, balanced by label")
     elif shots is not None:
         train = _per_label(pool, spec, 0, shots, "train")
         validation = _per_label(pool, spec, shots, 2 * shots, "validation")
-        notes.append(f"validation: the next {shots} examples per label of train")
+        each = " per label" if spec.labels else ""
+        notes.append(f"validation: the next {shots} examples{each} of train")
     else:
-        validation = balanced(pool, min(limit, max(len(pool) // 10, min(2 * len(spec.labels), len(pool) // 2))))
+        validation = balanced(pool, min(limit, max(len(pool) // 10, min(2 * _kinds(spec), len(pool) // 2))))
         taken = set(map(id, validation))
         train = [example for example in pool if id(example) not in taken]
         notes.append(f"validation: {len(validation)} examples held out of train")
@@ -103,6 +105,8 @@ def _half(examples: list[Example]) -> list[Example]:
 
 def check_labels(name: str, examples: list[Example], spec: TaskSpec) -> None:
     """Refuse a set that holds one label only: its accuracy would say nothing."""
+    if examples and not spec.labels:
+        return
     present = {example.gold for example in examples}
     if len(present) < 2:
         what = f"only the label {spec.labels[present.pop()]!r}" if present else "no examples"
@@ -112,7 +116,18 @@ def check_labels(name: str, examples: list[Example], spec: TaskSpec) -> None:
         )
 
 
+def _kinds(spec: TaskSpec) -> int:
+    """By how many kinds of examples shots are counted: the labels, or all examples as one kind."""
+    return max(len(spec.labels), 1)
+
+
 def _per_label(pool: list[Example], spec: TaskSpec, first: int, last: int, name: str) -> list[Example]:
+    if not spec.labels:
+        if len(pool) < last:
+            raise InputError(
+                f"train has {len(pool)} examples; {name} needs number {first + 1} to {last}: use fewer shots"
+            )
+        return pool[first:last]
     by_label: dict[int, list[Example]] = defaultdict(list)
     for example in pool:
         by_label[example.gold].append(example)

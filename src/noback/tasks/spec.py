@@ -1,20 +1,21 @@
-"""A task's specification: a short TOML file with a template, label words and the columns of its data."""
+"""A task's specification: a short TOML file with a template or a prompt, label words and the columns of its data."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from noback.errors import InputError
-from noback.options import positive, suggestion
+from noback.options import suggestion
+from noback.tasks.prompt import CHOICE, Prompt, parse_prompt
+from noback.tasks.soundness import CAUSAL, check_spec
 from noback.tasks.template import Template, parse_template
 
 _LIBRARY = Path(__file__).parent / "library"
-METRICS = ("accuracy", "f1", "mcc")
 
 
 @dataclass(frozen=True)
@@ -22,9 +23,9 @@ class TaskSpec:
     """What a task is, apart from its data and from any model."""
 
     name: str
-    template: str
-    words: Mapping[str, str]  # label -> label word, in the order of the logits
-    sentences: tuple[str, ...]  # the columns that hold the sentences
+    template: str = ""  # of a task for masked LMs
+    words: Mapping[str, str] = field(default_factory=dict)  # label -> label word, in the order of the logits
+    sentences: tuple[str, ...] = ()  # the columns that hold the sentences; a prompt names them itself
     label: str = "label"  # the column that holds the label
     metric: str = "accuracy"
     max_length: int = 128
@@ -32,32 +33,81 @@ class TaskSpec:
     version: int = 1
     about: str = ""
 
+    prompt: str = ""  # of a task for causal LMs: columns in braces; the answer follows it
+    preamble: str = ""  # stands before every prompt as it is written
+    chat: bool = (
+        False  # whether the prompt is a user's message, in the form that the tokenizer's chat template gives it
+    )
+    choices: tuple[str, ...] = ()  # columns that hold an example's choices, each a text or a list of texts
+    continuation: str = ""  # how a choice reads after the prompt; empty: the choice itself
+    replace: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # column -> text -> what stands for it
+    stop: tuple[str, ...] = ()  # a written answer ends before any of these
+    max_new_tokens: int = 0  # of a written answer
+
     def __post_init__(self) -> None:
-        for name, limit in (("max_length", self.max_length), *(("sentence_limits", n) for n in self.sentence_limits)):
-            positive(f"{name} of task {self.name!r}", limit)
-        if len(self.words) < 2:
-            raise InputError(f"task {self.name!r} has {len(self.words)} label words; expected at least two")
-        if self.metric not in METRICS:
-            raise InputError(f"metric of task {self.name!r} is {self.metric!r}; expected one of {', '.join(METRICS)}")
-        if not all(word.strip() for word in self.words.values()):
-            raise InputError(f"task {self.name!r} has an empty label word")
-        if self.metric != "accuracy" and len(self.words) != 2:
-            raise InputError(f"metric {self.metric!r} of task {self.name!r} needs two labels; it has {len(self.words)}")
-        if self.parsed.sentences != len(self.sentences):
-            raise InputError(
-                f"the template of task {self.name!r} shows {self.parsed.sentences} sentences "
-                f"but the task names {len(self.sentences)} columns for them"
-            )
+        check_spec(self)
+        if self.prompt:
+            object.__setattr__(self, "sentences", self.shown)
 
     def table(self) -> dict[str, Any]:
         """The specification as `spec_of` reads it."""
         table = {item.name: getattr(self, item.name) for item in fields(self)}
+        table = {
+            key: value for key, value in table.items() if value or key not in CAUSAL
+        }  # journals of masked tasks stay as they were
         return {key: list(value) if isinstance(value, tuple) else value for key, value in table.items()}
 
     @cached_property
     def parsed(self) -> Template:
         """The template's pieces."""
         return parse_template(self.template)
+
+    @cached_property
+    def asked(self) -> Prompt:
+        """The prompt's pieces."""
+        return parse_prompt(self.prompt, f"the prompt of task {self.name!r}")
+
+    @cached_property
+    def continued(self) -> Prompt:
+        """The continuation's pieces."""
+        return parse_prompt(self.continuation or "{" + CHOICE + "}", f"the continuation of task {self.name!r}")
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The columns that the prompt and the continuation name."""
+        return tuple(dict.fromkeys((*self.asked.columns, *self.continued.columns)))
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether the task is for causal models."""
+        return bool(self.prompt)
+
+    @property
+    def answer(self) -> str:
+        """What an answer is: one of the label `words`, one of the row's `choices`, or a `text` that is written."""
+        if self.words:
+            return "words"
+        return "choices" if self.choices else "text"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the data: sentences, choices, the label."""
+        return (*self.sentences, *self.choices, self.label)
+
+    def rendered(self, sentences: tuple[str, ...]) -> str:
+        """The preamble and the prompt of a row."""
+        return self.preamble + self.asked.render(self._values(sentences))
+
+    def rendered_choice(self, sentences: tuple[str, ...], choice: str) -> str:
+        """A choice as it reads after the prompt."""
+        return self.continued.render(self._values(sentences), choice)
+
+    def _values(self, sentences: tuple[str, ...]) -> dict[str, str]:
+        values = dict(zip(self.sentences, sentences, strict=True))
+        for column, table in self.replace.items():
+            for text, instead in table.items():
+                values[column] = values[column].replace(text, instead)
+        return values
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -96,7 +146,9 @@ def spec_of(table: Mapping[str, Any], source: str) -> TaskSpec:
     kinds = {  # entry -> (its kind, the kind of what it holds)
         "name": (str, str), "template": (str, str), "words": (dict, str), "sentences": (list, str), "label": (str, str),
         "metric": (str, str), "max_length": (int, int), "sentence_limits": (list, int), "version": (int, int),
-        "about": (str, str),
+        "about": (str, str), "prompt": (str, str), "preamble": (str, str), "chat": (bool, bool),
+        "choices": (list, str), "continuation": (str, str),
+        "replace": (dict, dict), "stop": (list, str), "max_new_tokens": (int, int),
     }  # fmt: skip
     for key, value in table.items():
         if key not in kinds:
@@ -105,7 +157,7 @@ def spec_of(table: Mapping[str, Any], source: str) -> TaskSpec:
         if type(value) is not outer or not all(type(item) is inner for item in _held(value)):
             within = "" if outer is inner else f" of {inner.__name__}"
             raise InputError(f"entry {key!r} of task file {source!r} is {value!r}; expected a {outer.__name__}{within}")
-    for key in ("name", "template", "words", "sentences"):
+    for key in ("name",) if table.get("prompt") else ("name", "template", "words", "sentences"):
         if key not in table:
             raise InputError(f"task file {source!r} lacks the entry {key!r}")
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}

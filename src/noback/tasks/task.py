@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from noback.embedded import DATA
 from noback.errors import InputError
+from noback.tasks.causal import CausalEncoder, EncodedPrompt
 from noback.tasks.data import Example, read_data
+from noback.tasks.demonstrations import with_demonstrations
 from noback.tasks.encoding import Batch, Encoded, Encoder
 from noback.tasks.label_words import label_word_ids
 from noback.tasks.sampling import Drawn, check_labels, draw, draw_test
@@ -28,17 +30,26 @@ class Task:
         self, spec: TaskSpec, tokenizer: Any, model_limit: int | None = None, *, for_head: bool = False
     ) -> None:
         """`for_head`: the examples are for a classifier, which needs neither prompt nor label words."""
-        self.spec = spec
-        self.word_ids = None if for_head else label_word_ids(spec.words, tokenizer)
+        self.spec, self._tokenizer, self._limit = spec, tokenizer, model_limit
         self.texts = list(spec.labels if for_head else spec.words.values())  # what an answer reads like
         self.notes: tuple[str, ...] = ()
-        self._encoder = Encoder(spec, tokenizer, model_limit, for_head=for_head)
-        self._sets: dict[str, list[Encoded]] = {}
+        self.word_ids: list[int] | None = None  # none: a head is read, or continuations, as a batch says
+        self._encoder: Any  # one of two: their encoded examples are of two kinds
+        if spec.is_causal and not for_head:
+            self._encoder = CausalEncoder(spec, tokenizer, model_limit)
+            self.word_ids = self._encoder.word_ids
+        else:
+            self.word_ids = None if for_head else label_word_ids(spec.words, tokenizer)
+            self._encoder = Encoder(spec, tokenizer, model_limit, for_head=for_head)
+        self._sets: dict[str, list[Encoded] | list[EncodedPrompt]] = {}
         self._examples: dict[str, list[Example]] = {}
 
     def use(self, drawn: Drawn) -> None:
-        """Encode the sets that were drawn for a run."""
+        """Encode the sets that were drawn for a run, and take over the demonstrations that stand before them."""
         self.notes = drawn.notes
+        if drawn.preamble:
+            self.spec = replace(self.spec, preamble=drawn.preamble)
+            self._encoder = CausalEncoder(self.spec, self._tokenizer, self._limit)
         for name, examples in drawn.splits.items():
             self.add(name, examples)
 
@@ -46,9 +57,7 @@ class Task:
         """BLAKE2b over what the sets became: another template, label word, tokenizer or line of data shows."""
         total = hashlib.blake2b(repr(self.word_ids).encode(), digest_size=16)
         for name, encoded in sorted(self._sets.items()):
-            total.update(
-                repr((name, [(one.ids, one.segments, one.mask_position, one.gold) for one in encoded])).encode()
-            )
+            total.update(repr((name, [one.identity for one in encoded])).encode())
         return total.hexdigest()
 
     def add(self, name: str, examples: list[Example]) -> None:
@@ -63,7 +72,7 @@ class Task:
         return len(self._sets[name])
 
     def balance(self, name: str) -> list[int]:
-        """How many examples of a set have each label."""
+        """How many examples of a set have each label; empty where the answers are no labels."""
         counts = Counter(example.gold for example in self._examples[name])
         return [counts[index] for index in range(len(self.spec.labels))]
 
@@ -71,36 +80,69 @@ class Task:
         """The sentences of a set, in the order of its batches."""
         return [self._examples[name][index].sentences for index in self._by_length(name)]
 
-    def batch(self, step: int, size: int, seed: int) -> Batch:
-        """The training batch of a step: a walk through a new order of the examples each epoch."""
+    def options(self, name: str) -> list[tuple[str, ...]]:
+        """The texts that each example of a set may be answered with, in the order of its batches."""
+        examples = (self._examples[name][index] for index in self._by_length(name))
+        return [example.choices or tuple(self.texts) for example in examples]
+
+    def rights(self, name: str) -> list[tuple[int, ...]]:
+        """Every right choice of each example of a set, where rows bring their own, in the order of its batches."""
+        return [self._examples[name][index].right for index in self._by_length(name)]
+
+    def accepted(self, name: str) -> list[tuple[str, ...]]:
+        """The right texts of each example of a set, where answers are written, in the order of its batches."""
+        return [self._examples[name][index].accepted for index in self._by_length(name)]
+
+    def questions(self, name: str) -> list[list[int]]:
+        """The prompts of a set as tokens, in the order of its batches."""
+        return [self._sets[name][index].ids for index in self._by_length(name)]
+
+    def asked(self, texts: Sequence[str | tuple[str, ...]]) -> list[list[int]]:
+        """Unlabelled texts as the tokens of their prompts."""
+        examples = [self._unlabelled((text,) if isinstance(text, str) else tuple(text)) for text in texts]
+        return [encoded.ids for encoded in self._encoder.encode(examples)]
+
+    def batch(self, step: int, size: int, seed: int, *, answer_only: bool = False) -> Batch:
+        """The training batch of a step: a walk through a new order of the examples each epoch.
+
+        `answer_only`: of each example's candidates, the right one alone.
+        """
         train = self._sets["train"]
         size = min(size, len(train))
         chosen = []
         for position in range(step * size, (step + 1) * size):
             epoch, index = divmod(position, len(train))
             chosen.append(train[_order(seed, epoch, len(train))[index]])
-        return self._encoder.batch(chosen)
+        return self._batched([one.answered() for one in chosen] if answer_only else chosen)
 
     def batches(self, name: str, size: int) -> Iterator[Batch]:
         """A whole set in batches of examples of like length, which need little padding."""
         order = self._by_length(name)
         for begin in range(0, len(order), size):
-            yield self._encoder.batch([self._sets[name][index] for index in order[begin : begin + size]])
+            yield self._batched([self._sets[name][index] for index in order[begin : begin + size]])
+
+    def _batched(self, encoded: Sequence[Encoded | EncodedPrompt]) -> Batch:
+        batch: Batch = self._encoder.batch(encoded)
+        return batch
 
     def _by_length(self, name: str) -> list[int]:
         encoded = self._sets[name]
         return sorted(range(len(encoded)), key=lambda index: len(encoded[index].ids))
 
     def prompts(self, texts: Sequence[str | tuple[str, ...]]) -> Batch:
-        """Unlabelled texts as one batch; a text of several sentences is a tuple."""
-        examples = [Example((text,) if isinstance(text, str) else tuple(text), 0) for text in texts]
-        for example in examples:
-            if len(example.sentences) != len(self.spec.sentences):
-                raise InputError(
-                    f"text {example.sentences[0]!r} has {len(example.sentences)} sentences; "
-                    f"task {self.spec.name!r} needs {len(self.spec.sentences)} (on the command line, parted by a tab)"
-                )
-        return self._encoder.batch(self._encoder.encode(examples))
+        """Unlabelled texts as one batch; a text of several sentences is a tuple, its choices after them."""
+        examples = [self._unlabelled((text,) if isinstance(text, str) else tuple(text)) for text in texts]
+        return self._batched(self._encoder.encode(examples))
+
+    def _unlabelled(self, parts: tuple[str, ...]) -> Example:
+        needed, choosing = len(self.spec.sentences), self.spec.answer == "choices"
+        if len(parts) < needed + 2 if choosing else len(parts) != needed:
+            more = " and at least two choices" if choosing else ""
+            raise InputError(
+                f"text {parts[0]!r} has {len(parts)} sentences; "
+                f"task {self.spec.name!r} needs {needed}{more} (on the command line, parted by a tab)"
+            )
+        return Example(parts[:needed], 0, parts[needed:])
 
 
 def spec_for(task: str, columns: str | None) -> TaskSpec:
@@ -110,19 +152,34 @@ def spec_for(task: str, columns: str | None) -> TaskSpec:
 
 
 def with_columns(spec: TaskSpec, columns: str) -> TaskSpec:
-    """The specification for data whose columns have other names: sentences first, the label last."""
+    """The specification for data whose columns have other names: sentences first, then choices, the label last."""
     names = tuple(name.strip() for name in columns.split(","))
-    if len(names) != len(spec.sentences) + 1:
+    if len(names) != len(spec.columns):
+        choices = f", {len(spec.choices)} for its choices" if spec.choices else ""
         raise InputError(
             f"columns {columns!r} names {len(names)} columns; task {spec.name!r} needs "
-            f"{len(spec.sentences)} for its sentences and one for the label"
+            f"{len(spec.sentences)} for its sentences{choices} and one for the label"
         )
-    return replace(spec, sentences=names[:-1], label=names[-1])
+    if not spec.is_causal:
+        return replace(spec, sentences=names[:-1], label=names[-1])
+    renamed = dict(zip(spec.columns, names, strict=True))
+    return replace(
+        spec,
+        prompt=spec.asked.renamed(renamed),
+        continuation=spec.continuation and spec.continued.renamed(renamed),
+        sentences=(),
+        choices=tuple(renamed[column] for column in spec.choices),
+        replace={renamed[column]: table for column, table in spec.replace.items()},
+        label=names[-1],
+    )
 
 
-def draw_examples(spec: TaskSpec, data: str | None, shots: int | None, seed: int, limit: int) -> Drawn:
-    """Train, validation and test from some data (none: the embedded) by the protocol."""
-    return draw(read_data(_source(data, spec), spec), spec, shots, seed, limit)
+def draw_examples(
+    spec: TaskSpec, data: str | None, shots: int | None, seed: int, limit: int, *, demonstrations: int | None = None
+) -> Drawn:
+    """Train, validation and test from some data (none: the embedded) by the protocol; demonstrations are of train."""
+    drawn = draw(read_data(_source(data, spec), spec), spec, shots, seed, limit)
+    return drawn if demonstrations is None else with_demonstrations(drawn, spec, demonstrations)
 
 
 def read_split(spec: TaskSpec, data: str | None, split: str, limit: int | None) -> tuple[list[Example], list[str]]:
@@ -148,7 +205,7 @@ def _source(data: str | None, spec: TaskSpec) -> str:
         return str(DATA[spec.name])
     raise InputError(
         f"task {spec.name!r} needs data: --data FILE or FOLDER with the columns "
-        f"{', '.join((*spec.sentences, spec.label))}, or --data hf:NAME"
+        f"{', '.join(spec.columns)}, or --data hf:NAME"
     )
 
 

@@ -1,0 +1,82 @@
+"""Answers to a whole set: label logits, or texts that were written, and how good they are."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from noback.config import RunConfig
+from noback.errors import InputError
+from noback.objectives import TEXT_METRICS, CrossEntropy, Function, LanguageModel, exact_match
+from noback.tasks import TaskSpec
+from noback.values import Score
+
+
+class Written(NamedTuple):
+    """A text that was written, and those that are right."""
+
+    text: str
+    accepted: tuple[str, ...]
+
+
+class Answers(NamedTuple):
+    """How a set was answered, in the order of its batches."""
+
+    logits: Tensor  # [examples, labels or candidates]; -inf where an example has fewer candidates
+    gold: Tensor  # [examples]
+    written: tuple[Written, ...] = ()  # where answers are texts; the logits are then the right texts' own
+
+
+def side_by_side(parts: Sequence[Tensor]) -> Tensor:
+    """Logits of several batches as one [examples, candidates]; -inf where an example has fewer."""
+    width = max(part.shape[1] for part in parts)
+    pad = torch.nn.functional.pad
+    return torch.cat([pad(part, (0, width - part.shape[1]), value=float("-inf")) for part in parts])
+
+
+def with_any_right(logits: Tensor, gold: Tensor, rights: Sequence[tuple[int, ...]]) -> Tensor:
+    """The gold choices, in place of which an answer stands that is right as well."""
+    answers = zip(logits.argmax(dim=1).tolist(), gold.tolist(), rights, strict=True)
+    return torch.tensor([answer if answer in right else first for answer, first, right in answers], device=gold.device)
+
+
+def text_score(metric: str, written: Sequence[Written], loss: float, objective: float | None) -> Score:
+    """The score of written answers: exact match as the accuracy, and the task's own metric."""
+    judge = TEXT_METRICS[metric]
+    return Score(
+        accuracy=sum(exact_match(*one) for one in written) / len(written),
+        score=sum(judge(*one) for one in written) / len(written),
+        loss=loss,
+        objective=objective,
+        examples=len(written),
+        confusion=[],
+    )
+
+
+def fitted(config: RunConfig, spec: TaskSpec) -> RunConfig:
+    """The configuration with an objective that fits the task's answers.
+
+    Cross-entropy over label words becomes, for an answer that is written, the cross-entropy of its own tokens.
+    """
+    objective = config.objective
+    if spec.answer == "text" and isinstance(objective, CrossEntropy):
+        return dataclasses.replace(config, objective=LanguageModel())
+    if spec.answer == "text" and not isinstance(objective, LanguageModel):
+        raise InputError(
+            f"task {spec.name!r} has answers that are written, which objective {objective.kind!r} cannot judge; "
+            "use language_model"
+        )
+    if spec.answer == "words" and isinstance(objective, LanguageModel):
+        raise InputError(
+            f"objective 'language_model' needs choices or written answers; task {spec.name!r} has label words: "
+            "use cross_entropy"
+        )
+    if spec.answer == "choices" and isinstance(objective, Function) and objective.reads == "text":
+        raise InputError(
+            f"each row of task {spec.name!r} has choices of its own, so objective.reads 'text' has no texts; use logits"
+        )
+    return config

@@ -1,0 +1,131 @@
+"""Causal models from end to end: runs with label words that come next."""
+
+import json
+
+import pytest
+import torch
+import transformers
+
+from noback import Full, Lora, Prefix, RunConfig, evaluate, export, predict, resume, train, tuned_run
+from noback.calibration import calibrated_accuracy
+from noback.engines import Plain
+from noback.errors import InputError
+from noback.folder import RunFolder
+from noback.run import Run, drawn_data
+from noback.training import Interrupted
+from noback.tuned import open_run
+from noback.values import Move, Term
+
+STEPS = 3
+
+
+@pytest.fixture
+def config(tiny_causal_folder, data_folder):
+    return RunConfig(
+        model=str(tiny_causal_folder), task="reviews-causal", data=str(data_folder), steps=STEPS, batch=4, eval_every=1
+    )
+
+
+def adapted(config, adapter):
+    from dataclasses import replace
+
+    return replace(config, adapter=adapter)
+
+
+ADAPTERS = [Full(), Lora(rank=2), Prefix(tokens=2)]
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.kind)
+def test_the_journal_and_the_base_give_the_tuned_weights(adapter, config, tmp_path):
+    result = train(adapted(config, adapter), tmp_path / "run")
+    replayed, _ = tuned_run(tmp_path / "run", "final", snapshots=False)
+    assert replayed.weights.digest() == result.final_weights
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.kind)
+def test_a_stopped_run_goes_on_to_the_same_bits(adapter, config, tmp_path):
+    whole = train(adapted(config, adapter), tmp_path / "whole")
+    asked = iter([False, True])
+    with pytest.raises(Interrupted):
+        train(adapted(config, adapter), tmp_path / "run", stop=lambda: next(asked))
+    assert resume(tmp_path / "run").final_weights == whole.final_weights
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.kind)
+def test_the_engine_of_a_run_gives_what_its_slow_twin_gives(adapter, config):
+    run = Run(adapted(config, adapter), RunFolder("."))
+    run.task.use(drawn_data(config))
+    points = [Move((Term(3, 1e-2),)), Move((Term(3, -1e-2),))]
+    batch = run.batch(0)
+    fast = run.engine.score(batch, points)
+    slow = Plain(run.model, run.weights, run.task.word_ids).score(batch, points)
+    assert not run.engine.point_by_point
+    assert (slow[0] - slow[1]).abs().max() > 1e-4  # the points are apart, so agreement means something
+    for ours, twins in zip(fast, slow, strict=True):
+        torch.testing.assert_close(ours, twins, atol=1e-5, rtol=1e-5)
+
+
+def test_an_exported_model_opens_as_a_causal_model_and_answers_the_same(config, tmp_path):
+    train(config, tmp_path / "run")
+    run, _ = tuned_run(tmp_path / "run", "final")
+    export(run, tmp_path / "model")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
+    tokens = run.tokenizer("a warm film It was", return_tensors="pt")["input_ids"][:, :-1]  # without </s>
+    with torch.inference_mode():
+        logits = model(input_ids=tokens).logits[0, -1, run.task.word_ids]
+    (chances,) = predict(run, ["a warm film"])
+    assert list(chances) == ["0", "1"]
+    torch.testing.assert_close(torch.tensor(list(chances.values())), logits.softmax(dim=0), atol=1e-5, rtol=1e-5)
+
+
+def test_evaluation_of_the_base_is_the_zero_shot_that_the_run_measured(config, tmp_path):
+    result = train(config, tmp_path / "run")
+    run, contents = open_run(tmp_path / "run")
+    run.go_to(0, contents)
+    score, _ = evaluate(run)
+    assert score.accuracy == result.zero_shot
+    assert result.calibrated == calibrated_accuracy(run, *run.answers("test")[:2])
+
+
+def test_the_embedded_causal_model_knows_something_once_it_is_calibrated(noback):
+    code, out, err = noback(
+        "baseline", "zero-shot", "--model", "mini-causal", "--task", "reviews-causal", "--test-limit", 100, "--json"
+    )
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["calibrated"] > 0.7
+    assert found["calibrated"] != found["zero_shot"]
+
+
+def test_calibration_takes_off_what_a_content_free_prompt_gets(config):
+    run = Run(config, RunFolder("."))
+    run.task.use(drawn_data(config))
+    logits, gold, _ = run.answers("test")
+    free = run.engine.score(run.task.prompts(["N/A"]), [Move(())])[0]
+    expected = ((logits - free).argmax(dim=1) == gold).double().mean()
+    assert calibrated_accuracy(run, logits, gold) == pytest.approx(float(expected))
+
+
+def test_a_masked_task_has_no_calibrated_zero_shot(tiny_folder, data_folder, tmp_path):
+    config = RunConfig(model=str(tiny_folder), data=str(data_folder), steps=1, batch=4)
+    assert train(config, tmp_path / "run").calibrated is None
+
+
+def test_a_masked_model_is_refused_for_a_causal_task(tiny_folder, data_folder, tmp_path):
+    config = RunConfig(model=str(tiny_folder), task="reviews-causal", data=str(data_folder))
+    with pytest.raises(InputError, match=r"is a masked LM \(RobertaForMaskedLM\) and the task is for causal ones"):
+        train(config, tmp_path / "run")
+
+
+def test_a_causal_model_is_refused_for_a_masked_task(tiny_causal_folder, data_folder, tmp_path):
+    config = RunConfig(model=str(tiny_causal_folder), data=str(data_folder))
+    with pytest.raises(InputError, match=r"is a causal LM \(LlamaForCausalLM\) and the task is for masked ones"):
+        train(config, tmp_path / "run")
+
+
+def test_a_head_is_refused_for_a_causal_task(config, noback, tmp_path):
+    code, _, err = noback(
+        "train", "--model", config.model, "--task", "reviews-causal", "--data", config.data, "--adapter", "head"
+    )
+    assert code == 2
+    assert "adapter 'head' is for masked models and task 'reviews-causal' is for causal ones" in err
