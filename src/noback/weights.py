@@ -60,10 +60,14 @@ class Weights:
         """Where the tuned tensors are."""
         return next(iter(self._tensors.values())).device
 
-    def place(self, points: Sequence[Move]) -> None:
-        """On a GPU, write the points where a captured forward that was made for their like reads them."""
-        if self.device.type != "cpu":
-            self._gpu().placed(points)
+    def place(self, points: Sequence[Move]) -> bool:
+        """On a GPU, write the points where a captured forward that was made for their like reads them.
+
+        False where the weights themselves have another place than before: what was captured is void.
+        """
+        before = self._on_gpu
+        self._gpu(look=True).placed(points)
+        return before is None or before is self._on_gpu
 
     def perturbed(
         self, name: str, points: Sequence[Move], rows: Tensor | None = None, *, only: int | None = None

@@ -162,7 +162,8 @@ class Local:
         if self._graphs is None:
             logits = forward(self._inputs(batch))
         else:
-            self._weights.place(points)
+            if not self._weights.place(points):
+                self._graphs.forget()
             logits = self._graphs(_order(points), self._inputs(batch), forward)
         return [by_example(one, batch.candidates) for one in logits.chunk(len(points))]
 
