@@ -60,14 +60,14 @@ class Weights:
         """Where the tuned tensors are."""
         return next(iter(self._tensors.values())).device
 
-    def place(self, points: Sequence[Move]) -> bool:
+    def place(self, points: Sequence[Move]) -> GpuSweeps:
         """On a GPU, write the points where a captured forward that was made for their like reads them.
 
-        False where the weights themselves have another place than before: what was captured is void.
+        Other sweeps than the last time mean that the weights have moved, and what was captured is void.
         """
-        before = self._on_gpu
-        self._gpu(look=True).placed(points)
-        return before is None or before is self._on_gpu
+        sweeps = self._gpu(look=True)
+        sweeps.placed(points)
+        return sweeps
 
     def perturbed(
         self, name: str, points: Sequence[Move], rows: Tensor | None = None, *, only: int | None = None

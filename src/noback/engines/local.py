@@ -55,6 +55,7 @@ class Local:
         self._tf32, self._say = tf32, say
         self._device = weights.device
         self._graphs = Graphs(self._device) if self._device.type == "cuda" else None
+        self._captured_with: object = None  # the sweeps over the weights where they stood then
         self._limit = model_limit(model) or sys.maxsize
         self._padding = getattr(model.config, "pad_token_id", None) or 0
         self._checked = False  # whether a displaced forward was seen to equal the same points one by one
@@ -162,8 +163,10 @@ class Local:
         if self._graphs is None:
             logits = forward(self._inputs(batch))
         else:
-            if not self._weights.place(points):
+            sweeps = self._weights.place(points)
+            if sweeps is not self._captured_with:
                 self._graphs.forget()
+                self._captured_with = sweeps
             logits = self._graphs(_order(points), self._inputs(batch), forward)
         return [by_example(one, batch.candidates) for one in logits.chunk(len(points))]
 
