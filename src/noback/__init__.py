@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from noback.errors import DamagedError, InputError, NobackError
     from noback.estimators import AdaptTies, TwoSided
     from noback.mezo import MeZO
-    from noback.objectives import Accuracy, CrossEntropy, Function, LanguageModel, MacroF1
+    from noback.objectives import Accuracy, CrossEntropy, Function, LanguageModel, MacroF1, Reward
     from noback.result import Result
     from noback.rules import Sgd
     from noback.run import Run
@@ -45,6 +45,7 @@ _ROOMS = {
     "MeZO": "mezo",
     "NobackError": "errors",
     "Prefix": "adapters",
+    "Reward": "objectives",
     "Result": "result",
     "Run": "run",
     "RunConfig": "config",
@@ -76,6 +77,7 @@ __all__ = [
     "MeZO",
     "NobackError",
     "Prefix",
+    "Reward",
     "Result",
     "Run",
     "RunConfig",

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from noback.config import RunConfig
 from noback.errors import InputError
-from noback.objectives import TEXT_METRICS, CrossEntropy, Function, LanguageModel, exact_match
-from noback.tasks import TaskSpec
+from noback.objectives import TEXT_METRICS, CrossEntropy, Function, LanguageModel, Reward, exact_match
+from noback.tasks import Question, TaskSpec
 from noback.values import Score
 
 
@@ -26,7 +26,7 @@ class Written(NamedTuple):
 class Answers(NamedTuple):
     """How a set was answered, in the order of its batches."""
 
-    logits: Tensor  # [examples, labels or candidates]; -inf where an example has fewer candidates
+    logits: Tensor  # [examples, labels or candidates], -inf where an example has fewer; or rewards [examples, 1]
     gold: Tensor  # [examples]
     written: tuple[Written, ...] = ()  # where answers are texts; the logits are then the right texts' own
 
@@ -57,18 +57,41 @@ def text_score(metric: str, written: Sequence[Written], loss: float, objective: 
     )
 
 
+def rewards_of(reward: Reward, questions: Sequence[Question], texts: Sequence[str]) -> Tensor:
+    """What a reward gives for the text that answers each question: [examples, 1]."""
+    return reward.rewards((one.row, text, one.right) for one, text in zip(questions, texts, strict=True))
+
+
+def reward_score(rewards: Tensor) -> Score:
+    """The score of texts that a reward has judged: its mean."""
+    mean = float(rewards.mean())
+    return Score(accuracy=None, score=mean, loss=-mean, objective=-mean, examples=len(rewards), confusion=[])
+
+
 def fitted(config: RunConfig, spec: TaskSpec) -> RunConfig:
     """The configuration with an objective that fits the task's answers.
 
     Cross-entropy over label words becomes, for an answer that is written, the cross-entropy of its own tokens.
     """
     objective = config.objective
+    if isinstance(objective, Reward):
+        if spec.answer != "text":
+            raise InputError(
+                f"objective 'reward' judges answers that are written; task {spec.name!r} has answers to choose from: "
+                "use a task with neither label words nor choices"
+            )
+        return config
+    if not spec.label:
+        raise InputError(
+            f"task {spec.name!r} names no label, so only a reward can judge its answers: "
+            "--objective reward:module:function"
+        )
     if spec.answer == "text" and isinstance(objective, CrossEntropy):
         return dataclasses.replace(config, objective=LanguageModel())
     if spec.answer == "text" and not isinstance(objective, LanguageModel):
         raise InputError(
             f"task {spec.name!r} has answers that are written, which objective {objective.kind!r} cannot judge; "
-            "use language_model"
+            "use language_model, or reward:module:function for a function of the text"
         )
     if spec.answer == "words" and isinstance(objective, LanguageModel):
         raise InputError(

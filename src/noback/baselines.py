@@ -22,7 +22,7 @@ from noback.engines import by_example, readout_for, readout_of
 from noback.errors import InputError
 from noback.folder import RunFolder
 from noback.memory import forget_peak
-from noback.objectives import LanguageModel
+from noback.objectives import LanguageModel, Reward
 from noback.options import one_of
 from noback.run import Run, drawn_data
 from noback.tasks import Batch
@@ -65,6 +65,11 @@ def baseline(
 ) -> Baseline:
     """Run a baseline on a configuration's data; its lr, where given, is Adam's, and the estimator plays no part."""
     one_of("method", method, METHODS)
+    if isinstance(config.objective, Reward):
+        raise InputError(
+            "a baseline is measured by right answers, and objective 'reward' has none; "
+            "`noback train` prints the reward before training"
+        )
     config, watcher = with_whole_paths(config), watcher or Silent()
     drawn = drawn_data(config)
     forget_peak()
@@ -73,9 +78,9 @@ def baseline(
     for note in run.task.notes:
         watcher.note(note)
     answers, began = run.answers("test"), time.monotonic()
-    zero_shot = run.scored(*answers)
+    zero_shot = run.scored(*answers).accuracy or 0.0
     found = Baseline(
-        method, run.task.spec.name, config.adapter.kind, zero_shot.accuracy, zero_shot.accuracy, 0,
+        method, run.task.spec.name, config.adapter.kind, zero_shot, zero_shot, 0,
         run.score("validation").score, 0, 0, 0, None, 0, 0.0, 0, calibrated_accuracy(run, *answers[:2]),
     )  # fmt: skip
     if method == "probe":

@@ -18,7 +18,7 @@ from noback.errors import InputError
 from noback.folder import RunFolder, next_folder, write_whole
 from noback.health import DIVERGING, slope_figures
 from noback.journal import read_journal
-from noback.objectives import Function
+from noback.objectives import Function, Reward
 from noback.options import build, one_of
 from noback.result import Result
 from noback.run import drawn_data, versions
@@ -143,7 +143,7 @@ def _plan(table: dict[str, Any]) -> list[Compared]:
         for eps in table["eps"]:
             estimator = dataclasses.replace(config.estimator, eps=eps)
             one = fitted(objective_config(dataclasses.replace(config, estimator=estimator), name), spec)
-            if isinstance(one.objective, Function):
+            if isinstance(one.objective, Function | Reward):
                 one.objective.check()
             title = objective_title(one)
             folder = f"{title}-eps-{one.eps:g}".translate(str.maketrans(" :()", "----"))

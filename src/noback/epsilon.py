@@ -20,7 +20,7 @@ from noback.errors import InputError
 from noback.estimators import TwoSided
 from noback.folder import RunFolder, next_folder, write_whole
 from noback.health import slope_figures
-from noback.objectives import Function, LanguageModel
+from noback.objectives import Function, LanguageModel, Reward
 from noback.options import positive
 from noback.run import Run, drawn_data, versions
 from noback.tasks import spec_for
@@ -81,7 +81,7 @@ def measure_eps(
     if not configs or len({objective_title(one) for one in configs}) < len(configs):
         raise InputError("the objectives name one twice, or none; expected each once")
     for one in configs:
-        if isinstance(one.objective, Function):
+        if isinstance(one.objective, Function | Reward):
             one.objective.check()
     try:
         folder.mkdir(parents=True)
@@ -150,23 +150,24 @@ def _measured(
 
 
 def _read(config: RunConfig) -> str:
-    """Names what a configuration's forwards read: a head or label words, and all candidates or the right ones alone."""
-    return f"{config.adapter!r} {isinstance(config.objective, LanguageModel)}"
+    """Names what a configuration's forwards read: a head or label words, all candidates or the right ones, or texts."""
+    objective = config.objective
+    return f"{config.adapter!r} {objective if isinstance(objective, Reward) else isinstance(objective, LanguageModel)}"
 
 
 def _along(
     run: Run, configs: Sequence[RunConfig], number: int, ladder: Sequence[float]
 ) -> list[tuple[float, list[tuple[float, float, float]]]]:
     """Direction and batch `number` at each eps: each objective's losses at +eps, in place and at -eps."""
-    batch, seeds = run.batch(number), direction_seeds(run.config.seed, number, 1)
-    (still,) = run.engine.score(batch, [STILL])
+    seeds = direction_seeds(run.config.seed, number, 1)
+    (still,), gold = run.outputs(number, [STILL])
 
     def losses(*outputs: Any) -> list[Any]:
-        return [tuple(one.objective.loss(output, batch.gold, run.task.texts) for output in outputs) for one in configs]
+        return [tuple(one.objective.loss(output, gold, run.task.texts) for output in outputs) for one in configs]
 
     found = []
     for eps in ladder:
-        plus, minus = run.engine.score(batch, TwoSided(eps).points(seeds))
+        (plus, minus), _ = run.outputs(number, TwoSided(eps).points(seeds))
         found.append((eps, losses(plus, still, minus)))
     return found
 

@@ -53,15 +53,17 @@ def agreement_figures(halves: Sequence[tuple[float, float]]) -> dict[str, float]
     return figures
 
 
-def tie_advice(share: float, eps: float, batch: int, directions: int) -> str:
+def tie_advice(share: float, eps: float, batch: int, directions: int, objective: str = "") -> str:
     """What helps where most slopes are zero, with the share to expect if flips of answers are independent."""
+    other = "" if objective == "reward" else "--objective cross_entropy"  # a reward has no smooth kin
     told = f"{share:.0%} of the slopes are exactly zero at eps {eps:g}, batch {batch}: those steps learn nothing. "
     if share == 1.0:
-        return told + "Try an eps ten times larger (--adapt-ties raises it by itself), or --objective cross_entropy"
+        told += "Try an eps ten times larger (--adapt-ties raises it by itself)"
+        return told + (f", or {other}" if other else "")
     return told + (
         f"A slope is not zero as soon as one answer flips, so four times the batch ({4 * batch}) or eps ({4 * eps:g}) "
         f"gives about {share**4:.0%} zero slopes, four times the directions ({4 * directions}) about {share**4:.0%} "
-        "of steps without any; --adapt-ties raises eps by itself; --objective cross_entropy has none"
+        "of steps without any; --adapt-ties raises eps by itself" + (f"; {other} has none" if other else "")
     )
 
 
@@ -121,7 +123,9 @@ def _word(looks: Sequence[Mapping[str, Any]], trend: _Trend, zeros: float, agree
 
 
 def _change(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
-    """The change of the accuracy between two looks in standard errors."""
+    """The change of the accuracy between two looks in standard errors; that of a mean reward is not known."""
+    if before["accuracy"] is None:
+        return 0.0
     a, b, examples = float(before["accuracy"]), float(after["accuracy"]), int(before["examples"])
     error = math.sqrt((a * (1 - a) + b * (1 - b)) / examples)
     return _in_errors(b - a, error)
@@ -136,6 +140,11 @@ def _in_errors(change: float, error: float) -> float:
 def _looked(looks: Sequence[Mapping[str, Any]]) -> str:
     first, last = looks[0], looks[-1]
     best = max(looks, key=lambda look: (float(look["score"]), -float(look.get("loss", 0.0))))
+    if first["accuracy"] is None:
+        return (
+            f"mean validation reward {first['score']:.3f} before, {best['score']:.3f} at its best "
+            f"(step {best['step']}), {last['score']:.3f} at the end"
+        )
     return (
         f"validation accuracy {first['accuracy']:.1%} before, {best['accuracy']:.1%} at its best "
         f"(step {best['step']}), {last['accuracy']:.1%} at the end; objective {first['objective']:.3f} before, "
@@ -186,7 +195,8 @@ def _advice(word: str, zeros: float, contents: Contents) -> list[str]:
     lr = config.get("rule", {}).get("lr")
     if zeros > DOMINATED and word != DIVERGING:
         eps = contents.eps_changes[-1].eps if contents.eps_changes else estimator.get("eps", 0.0)
-        return [tie_advice(zeros, eps, config.get("batch", 0), estimator.get("directions", 1))]
+        kind = config.get("objective", {}).get("kind", "")
+        return [tie_advice(zeros, eps, config.get("batch", 0), estimator.get("directions", 1), kind)]
     if word == TOO_SMALL and lr:
         return [f"there is a signal but the weights hardly follow it: try more steps or a larger lr, {10 * lr:g}"]
     if word == DIVERGING and lr:

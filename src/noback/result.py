@@ -11,7 +11,7 @@ import torch
 from noback.answers import Answers
 from noback.health import slope_figures, verdict
 from noback.journal import Contents
-from noback.objectives import exact_match
+from noback.objectives import Reward, exact_match
 from noback.run import Run
 from noback.values import Score
 
@@ -20,17 +20,18 @@ _MISTAKES = 20  # the worst ones that a report shows
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a finished run has to say; accuracies are of the test set."""
+    """What a finished run has to say; accuracies are of the test set, None where a reward judges the answers."""
 
     run: str
     task: str
     metric: str
     objective: str
-    zero_shot: float
+    zero_shot: float | None
     calibrated: float | None  # zero-shot less the answer to a content-free prompt; None: no causal label words
-    final: float
-    best: float
-    zero_shot_score: float  # by the task's own metric
+    final: float | None
+    best: float | None
+    zero_shot_score: float  # by the metric: the task's own, or the mean reward
+    final_score: float
     best_score: float
     best_step: int
     steps: int
@@ -64,13 +65,14 @@ def finished(run: Run, contents: Contents, zero_shot: Score, seconds: float) -> 
     result = Result(
         run=str(run.folder.path),
         task=run.task.spec.name,
-        metric=run.task.spec.metric,
+        metric=run.metric,
         objective=config.objective.kind,
         zero_shot=zero_shot.accuracy,
         calibrated=_calibrated(run),
         final=final.accuracy,
         best=tested.accuracy,
         zero_shot_score=zero_shot.score,
+        final_score=final.score,
         best_score=tested.score,
         best_step=best_step,
         steps=config.steps,
@@ -100,8 +102,20 @@ def _tested(run: Run, step: int, at: str, answers: Answers) -> Score:
 
 
 def _mistakes(run: Run, answers: Answers) -> list[dict[str, Any]]:
-    """The wrong answers that the model was surest of; of written ones, the first."""
+    """The wrong answers that the model was surest of; of written ones, the first; of rewarded ones, the least."""
     sentences = run.task.sentences("test")
+    if isinstance(run.config.objective, Reward):
+        rewards = answers.logits[:, 0].tolist()
+        least = sorted(range(len(rewards)), key=lambda index: rewards[index])[:_MISTAKES]
+        return [
+            {
+                "sentences": list(sentences[index]),
+                "gold": "".join(answers.written[index].accepted[:1]),
+                "answer": answers.written[index].text,
+                "reward": rewards[index],
+            }
+            for index in least
+        ]
     if answers.written:
         wrong = [index for index, one in enumerate(answers.written) if not exact_match(*one)]
         found = [(index, answers.written[index]) for index in wrong[:_MISTAKES]]

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from noback.adapters import Full, Head, base_tensors, refuse_quantised
-from noback.answers import Answers, Written, fitted, side_by_side, text_score, with_any_right
+from noback.answers import Answers, Written, fitted, reward_score, rewards_of, side_by_side, text_score, with_any_right
 from noback.config import RunConfig, config_of, read_config
 from noback.engines import (
     STILL,
     Engine,
     Local,
     Opened,
+    Writing,
     chosen_device,
-    generate,
     model_limit,
     open_classifier,
     open_model,
@@ -31,7 +31,7 @@ from noback.errors import DamagedError, InputError
 from noback.folder import RunFolder
 from noback.journal import Contents, StepRecord, read_journal
 from noback.memory import peak_memory
-from noback.objectives import METRICS, Function, LanguageModel, accuracy, answer_loss, confusion, cross_entropy
+from noback.objectives import METRICS, Function, LanguageModel, Reward, accuracy, answer_loss, confusion, cross_entropy
 from noback.snapshot import newest_snapshot
 from noback.tasks import Batch, Drawn, Task, TaskSpec, draw_examples, spec_for
 from noback.values import Estimate, Move, Score, direction_seeds
@@ -73,6 +73,7 @@ class Run:
             probes_per_pass=config.probes_per_pass,
             micro_batch=config.micro_batch,
             tf32=config.products == "tf32",
+            hold=not isinstance(config.objective, Reward) or config.objective.hold,
             say=self.watcher.note,
         )
 
@@ -134,6 +135,11 @@ class Run:
 
     def answers(self, name: str) -> Answers:
         """The label logits of a whole set with the weights as they stand, its gold labels, and what was written."""
+        if isinstance(self.config.objective, Reward):
+            written = self._written(name)
+            texts = [one.text for one in written]
+            rewards = rewards_of(self.config.objective, self.task.questions(name), texts)
+            return Answers(rewards, torch.zeros(len(rewards), dtype=torch.long), written)
         parts, gold, done = [], [], 0
         for batch in self.task.batches(name, self.config.batch):
             parts.append(self.engine.score(batch, [STILL])[0])
@@ -149,13 +155,18 @@ class Run:
             return ()
         questions, size, texts = self.task.questions(name), self.config.batch, list[str]()
         for begin in range(0, len(questions), size):
-            texts += self.write(questions[begin : begin + size])
+            texts += self.write([one.ids for one in questions[begin : begin + size]])
             self.watcher.progress(f"writing answers to the {name} set", len(texts), len(questions))
-        return tuple(Written(*pair) for pair in zip(texts, self.task.accepted(name), strict=True))
+        return tuple(Written(text, one.right) for text, one in zip(texts, questions, strict=True))
 
-    def write(self, questions: Sequence[Sequence[int]]) -> list[str]:
+    def write(self, prompts: Sequence[Sequence[int]]) -> list[str]:
         """What the model writes after some prompts of tokens."""
-        return generate(self.model, self.tokenizer, questions, self._spec.max_new_tokens, self._spec.stop)
+        return self._written_at(prompts, [STILL])[0]
+
+    def _written_at(self, prompts: Sequence[Sequence[int]], points: Sequence[Move]) -> list[list[str]]:
+        """What the model writes after some prompts at each point."""
+        writing = Writing(self.tokenizer, self._spec.max_new_tokens, self._spec.stop)
+        return [writing.texts(tokens) for tokens in self.engine.write(prompts, points, writing)]
 
     def score(self, name: str) -> Score:
         """Answer a whole set with the weights as they stand."""
@@ -165,6 +176,8 @@ class Run:
         self, logits: Tensor, gold: Tensor, written: Sequence[Written] = (), *, with_objective: bool = True
     ) -> Score:
         """How good some answers are; the objective may be a function that is not at hand after the run."""
+        if isinstance(self.config.objective, Reward):
+            return reward_score(logits)
         objective = self.loss(logits, gold) if with_objective else None
         if written:
             return text_score(self._spec.metric, written, answer_loss(logits, gold), objective)
@@ -182,22 +195,41 @@ class Run:
         """The run's objective."""
         return self.config.objective.loss(logits, gold, self.task.texts)
 
+    @property
+    def metric(self) -> str:
+        """What a score is: the task's own metric, or the reward."""
+        return "reward" if isinstance(self.config.objective, Reward) else self._spec.metric
+
     def batch(self, step: int) -> Batch:
         """The batch of a step."""
         answer_only = isinstance(self.config.objective, LanguageModel)
         return self.task.batch(step, self.config.batch, self.config.seed, answer_only=answer_only)
 
+    def outputs(self, step: int, points: Sequence[Move]) -> tuple[list[Tensor], Tensor]:
+        """What the objective judges of a step's batch at each point, and its gold labels [examples].
+
+        Label logits [examples, labels]; for a reward, what it gives for the texts that are written there [examples, 1].
+        """
+        objective = self.config.objective
+        if not isinstance(objective, Reward):
+            batch = self.batch(step)
+            return self.engine.score(batch, points), batch.gold
+        questions = self.task.step_questions(step, self.config.batch, self.config.seed)
+        written = self._written_at([one.ids for one in questions], points)
+        return [rewards_of(objective, questions, texts) for texts in written], torch.zeros(
+            len(questions), dtype=torch.long
+        )
+
     def measure(self, step: int, eps: float) -> Measured:
         """Show the step's batch to the engine at the estimator's points."""
         estimator = dataclasses.replace(self.config.estimator, eps=eps, adapt_ties=None)
-        batch = self.batch(step)
         seeds = direction_seeds(self.config.seed, step, estimator.directions)
-        outputs = self.engine.score(batch, estimator.points(seeds))
-        estimate = estimator.estimate(seeds, [self.loss(output, batch.gold) for output in outputs])
-        if len(batch) < 2 or isinstance(self.config.objective, Function):  # one's own function may be dear
+        outputs, gold = self.outputs(step, estimator.points(seeds))
+        estimate = estimator.estimate(seeds, [self.loss(output, gold) for output in outputs])
+        if len(gold) < 2 or isinstance(self.config.objective, Function):  # one's own function may be dear
             return Measured(estimate, ())
         halves = [
-            estimator.estimate(seeds, [self.loss(output[half], batch.gold[half]) for output in outputs]).slopes
+            estimator.estimate(seeds, [self.loss(output[half], gold[half]) for output in outputs]).slopes
             for half in (slice(0, None, 2), slice(1, None, 2))
         ]
         return Measured(estimate, tuple(zip(*halves, strict=True)))

@@ -21,7 +21,7 @@ from noback.folder import RunFolder, next_folder
 from noback.health import DOMINATED, ENOUGH_STEPS, agreement_figures, slope_figures, tie_advice
 from noback.journal import Contents, EpsChange, Journal, StepRecord, rounded
 from noback.memory import forget_peak
-from noback.objectives import Function, ObjectiveError
+from noback.objectives import Function, ObjectiveError, Reward
 from noback.result import Result, finished
 from noback.run import Measured, Run, drawn_data, recorded_config
 from noback.snapshot import prune_snapshots, save_snapshot
@@ -55,7 +55,7 @@ def train(
     folder = RunFolder(out if out is not None else next_folder(Path("runs"), Path(config.task).stem))
     if folder.path.exists():
         folder.create("")  # refuses, before the model is opened
-    if isinstance(config.objective, Function):
+    if isinstance(config.objective, Function | Reward):
         config.objective.check()
     drawn = drawn_data(config)  # before the model is opened: what is wrong with the data shows at once
     forget_peak()
@@ -217,8 +217,8 @@ def _advance(run: Run, record: StepRecord, health_every: int | None) -> None:
 
 
 def _still_loss(run: Run, step: int) -> float:
-    batch = run.batch(step)
-    return run.loss(run.engine.score(batch, [STILL])[0], batch.gold)
+    (output,), gold = run.outputs(step, [STILL])
+    return run.loss(output, gold)
 
 
 def _summed_up(run: Run, step: int, window: _Window) -> _Window:
@@ -239,7 +239,9 @@ def _warned_of_ties(run: Run, contents: Contents, eps: float) -> bool:
     share = slope_figures(recent)["zero_slope_share"]
     if share <= DOMINATED:
         return False
-    run.watcher.note(f"warning: {tie_advice(share, eps, config.batch, config.estimator.directions)}")
+    run.watcher.note(
+        f"warning: {tie_advice(share, eps, config.batch, config.estimator.directions, config.objective.kind)}"
+    )
     return True
 
 

@@ -44,9 +44,9 @@ class Estimate:
 class Score:
     """How a set was answered."""
 
-    accuracy: float
-    score: float  # the task's own metric
-    loss: float  # cross-entropy, whatever the objective
+    accuracy: float | None  # None: a reward judges the answers
+    score: float  # the task's own metric, or the mean reward
+    loss: float  # cross-entropy, whatever the objective; of a reward, minus its mean
     objective: float | None  # the run's objective over the whole set, lower is better; None: not asked for
     examples: int
     confusion: list[list[int]]  # gold label (row) answered by label (column)

@@ -77,7 +77,7 @@ def test_a_row_gives_the_published_prompt_and_candidates(name, tokenizer, tmp_pa
     (batch,) = task.batches("test", 1)
     prompt, candidates, right = PUBLISHED[name]
     opened = "<s>" + prompt
-    assert tokenizer.decode(task.questions("test")[0]) == opened
+    assert tokenizer.decode(task.questions("test")[0].ids) == opened
     if task.word_ids is not None:
         assert tuple(tokenizer.decode([token]) for token in task.word_ids) == candidates
     else:
@@ -99,7 +99,7 @@ def test_a_written_answer_is_at_most_fifty_tokens_and_one_line(name):
 def test_a_cause_is_asked_with_because(tmp_path, tokenizer):
     task = Task(load_spec("copa"), tokenizer)
     task.add("test", examples_of("copa", tmp_path, {**ROWS["copa"], "question": "cause"}))
-    assert tokenizer.decode(task.questions("test")[0]) == "<s>It rained because"
+    assert tokenizer.decode(task.questions("test")[0].ids) == "<s>It rained because"
 
 
 def test_a_label_may_be_the_text_of_the_right_choice(tmp_path):

@@ -70,9 +70,13 @@ class Display(Silent):
 
     def evaluated(self, step: int, score: Score) -> None:
         """The validation set was looked at."""
-        self._validation = f"validation {score.accuracy:.1%}"
-        if not self._live:
+        if score.accuracy is None:
+            self._validation = f"validation reward {score.score:.3f}"
+            text = f"step {step}  {self._validation}"
+        else:
+            self._validation = f"validation {score.accuracy:.1%}"
             text = f"step {step}  validation accuracy {score.accuracy:.1%}  loss {score.loss:.3f}"
+        if not self._live:
             self._console.print(text, markup=False)
 
     def close(self) -> None:

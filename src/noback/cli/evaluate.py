@@ -44,12 +44,16 @@ def run(arguments: argparse.Namespace) -> None:
         "step": step,
         "split": arguments.split,
         "accuracy": score.accuracy,
-        tuned.task.spec.metric: score.score,
+        tuned.metric: score.score,
         "loss": score.loss,
         "examples": score.examples,
         "weights": tuned.weights.digest(),
     }
-    text = f"accuracy {score.accuracy:.1%} on {score.examples} examples ({arguments.split}), weights of step {step}"
-    if tuned.task.spec.metric != "accuracy":
-        text += f"; {tuned.task.spec.metric} {score.score:.3f}"
+    where = f"on {score.examples} examples ({arguments.split}), weights of step {step}"
+    if score.accuracy is None:
+        text = f"{tuned.metric} {score.score:.3f} {where}"
+    elif tuned.metric == "accuracy":
+        text = f"accuracy {score.accuracy:.1%} {where}"
+    else:
+        text = f"accuracy {score.accuracy:.1%} {where}; {tuned.metric} {score.score:.3f}"
     say(arguments, values, text)

@@ -51,16 +51,24 @@ def run(arguments: argparse.Namespace) -> None:
 def summary(result: Result) -> str:
     """A finished run in a few lines."""
     evidence = "".join(f"    - {line}\n" for line in result.evidence)
-    change = (result.best - result.zero_shot) * 100
-    metric = f"  {result.metric} {result.zero_shot_score:.3f} before, {result.best_score:.3f} after\n"
-    own = "" if result.metric == "accuracy" else metric
-    calibrated = "" if result.calibrated is None else f"  calibrated, zero-shot: {result.calibrated:.1%}\n"
+    said, last = _tested(result)
     return (
-        f"{result.task}: test accuracy {result.zero_shot:.1%} before, {result.best:.1%} after ({change:+.1f} points)\n"
-        f"{own}{calibrated}"
+        f"{said}"
         f"  verdict: {result.verdict}\n{evidence}"
-        f"  best validation at step {result.best_step} of {result.steps}; the last step's weights: {result.final:.1%}\n"
+        f"  best validation at step {result.best_step} of {result.steps}; the last step's weights: {last}\n"
         f"  {result.forwards:,} forwards in {result.seconds:.0f} s; the journal has {result.journal_bytes:,} bytes\n"
         f"  run folder {result.run}\n"
         f'  try: noback predict {result.run} "TEXT"'
     )
+
+
+def _tested(result: Result) -> tuple[str, str]:
+    """What the test set says of the base weights and the best, and of the last."""
+    scores = f"{result.zero_shot_score:.3f} before, {result.best_score:.3f} after"
+    if result.zero_shot is None or result.best is None or result.final is None:
+        return f"{result.task}: mean test {result.metric} {scores}\n", f"{result.final_score:.3f}"
+    change = (result.best - result.zero_shot) * 100
+    own = "" if result.metric == "accuracy" else f"  {result.metric} {scores}\n"
+    calibrated = "" if result.calibrated is None else f"  calibrated, zero-shot: {result.calibrated:.1%}\n"
+    accuracy = f"test accuracy {result.zero_shot:.1%} before, {result.best:.1%} after ({change:+.1f} points)"
+    return f"{result.task}: {accuracy}\n{own}{calibrated}", f"{result.final:.1%}"

@@ -1,8 +1,8 @@
 """Engines: where a model lives and how a batch is scored at displaced points."""
 
-from noback.engines.displaced import Displaced, TensorNames
+from noback.engines.displaced import Displaced, TensorNames, standing_at
 from noback.engines.engine import STILL, Engine
-from noback.engines.generation import generate
+from noback.engines.generation import Writing, generate
 from noback.engines.loading import (
     Opened,
     chosen_device,
@@ -23,6 +23,7 @@ __all__ = [
     "Opened",
     "Plain",
     "TensorNames",
+    "Writing",
     "by_example",
     "chosen_device",
     "generate",
@@ -32,4 +33,5 @@ __all__ = [
     "open_model",
     "readout_for",
     "readout_of",
+    "standing_at",
 ]

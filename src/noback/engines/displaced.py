@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
@@ -93,3 +94,22 @@ def only_looks(func: Callable[..., Any]) -> bool:
     if name == "__get__":
         return getattr(getattr(func, "__self__", None), "__name__", "") not in _VALUED
     return name in _LOOKS
+
+
+@contextmanager
+def standing_at(model: nn.Module, weights: Weights, names: TensorNames, point: Move) -> Iterator[None]:
+    """Within, the model's modules hold their tuned tensors at the point, each formed once; then they hold their own.
+
+    Many forwards at one point cost one sweep over the noise, and a second copy of what is tuned.
+    """
+    formed = {name: weights.perturbed(name, [point])[0] for name in weights.names}
+    tables = [module._parameters for module in model.modules()]
+    held = [(table, key, tensor) for table in tables for key, tensor in table.items() if tensor in names]
+    shown: Any = formed  # a tensor stands in for a parameter, also where modules share it
+    try:
+        for table, key, tensor in held:
+            table[key] = shown[names[tensor]]  # type: ignore[index]
+        yield
+    finally:
+        for table, key, tensor in held:
+            table[key] = tensor

@@ -1,4 +1,4 @@
-"""The promise of an engine: score a batch at a few points, and leave no trace on the weights."""
+"""The promise of an engine: score a batch or write at a few points, and leave no trace on the weights."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from noback.engines.generation import Writing
 from noback.tasks import Batch
 from noback.values import Move
 from noback.weights import Weights
@@ -24,4 +25,10 @@ class Engine(Protocol):
 
     def score(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
         """The label logits of the batch at each point: float32 [examples, labels] each."""
+        ...
+
+    def write(
+        self, prompts: Sequence[Sequence[int]], points: Sequence[Move], writing: Writing
+    ) -> list[list[list[int]]]:
+        """The tokens that a causal model writes after each prompt, at each point."""
         ...

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from noback.engines.displaced import Displaced, TensorNames
+from noback.engines.displaced import Displaced, TensorNames, standing_at
+from noback.engines.generation import Writing
 from noback.engines.graphs import Graphs
 from noback.engines.loading import model_limit
 from noback.engines.probed import Probes
@@ -39,11 +40,13 @@ class Local:
         probes_per_pass: int | None = None,
         micro_batch: int | None = None,
         tf32: bool = False,
+        hold: bool = True,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`word_ids` none: a head or a batch's candidates are read. `micro_batch` bounds the examples of a forward.
 
-        `tf32` lets a GPU round the factors of float32 products; `say` is told what the engine had to change.
+        `tf32` lets a GPU round the factors of float32 products; `hold` lets a point's tensors be formed once for a
+        whole text; `say` is told what the engine had to change.
         """
         self._model = model.eval()
         self._weights = weights
@@ -52,7 +55,7 @@ class Local:
         self._names = TensorNames(model.named_parameters(), weights)
         self._probes = Probes(model, weights, self._readout.rows)
         self._probes_per_pass, self._micro_batch = probes_per_pass, micro_batch
-        self._tf32, self._say = tf32, say
+        self._tf32, self._hold, self._say = tf32, hold, say
         self._device = weights.device
         self._graphs = Graphs(self._device) if self._device.type == "cuda" else None
         self._captured_with: object = None  # the sweeps over the weights where they stood then
@@ -60,6 +63,7 @@ class Local:
         self._padding = getattr(model.config, "pad_token_id", None) or 0
         self._checked = False  # whether a displaced forward was seen to equal the same points one by one
         self.point_by_point = False  # the model does not take probes side by side
+        self._stood = False  # whether held tensors were seen to write what a point writes under `Displaced`
 
     @property
     def weights(self) -> Weights:
@@ -76,6 +80,43 @@ class Local:
             except torch.OutOfMemoryError as error:
                 self._take_less(batch, points, error)
 
+    @torch.inference_mode()
+    def write(
+        self, prompts: Sequence[Sequence[int]], points: Sequence[Move], writing: Writing
+    ) -> list[list[list[int]]]:
+        """The tokens that the model writes after each prompt, at each point: one point after the other."""
+        return [self._written(prompts, point, writing) for point in points]
+
+    def _written(self, prompts: Sequence[Sequence[int]], point: Move, writing: Writing) -> list[list[int]]:
+        while True:
+            try:
+                with self._on_the_device():
+                    if point.terms and self._hold and not self._stood:
+                        self._check_held(prompts[:1], point, writing)
+                    with self._at(point, hold=self._hold):
+                        parts = _cut(prompts, self._micro_batch)
+                        return [tokens for part in parts for tokens in writing.tokens(self._model, part)]
+            except torch.OutOfMemoryError as error:
+                self._take_less(prompts, [point], error)
+
+    def _check_held(self, prompts: Sequence[Sequence[int]], point: Move, writing: Writing) -> None:
+        """Trust held tensors only once they wrote what the point writes where every function sees it."""
+        found = []
+        for hold in (True, False):
+            with self._at(point, hold=hold):
+                found.append(writing.tokens(self._model, prompts))
+        self._stood, self._hold = True, found[0] == found[1]
+        if not self._hold:
+            self._say("the model uses tuned tensors in a way of its own; each token forms them anew, which is slower")
+
+    def _at(self, point: Move, *, hold: bool) -> AbstractContextManager[Any]:
+        """Within, the model stands at a point."""
+        if not point.terms:
+            return nullcontext()
+        if hold:
+            return standing_at(self._model, self._weights, self._names, point)
+        return Displaced(self._weights, self._names, [point])
+
     def _scored(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
         scores: list[Tensor] = []
         for together in _cut(points, self._probes_per_pass):
@@ -85,7 +126,7 @@ class Local:
             return scores
         return list(torch.stack(scores).cpu())  # the one moment of a step that waits for the GPU
 
-    def _take_less(self, batch: Batch, points: Sequence[Move], error: Exception) -> None:
+    def _take_less(self, batch: Sized, points: Sequence[Move], error: Exception) -> None:
         """Halve what goes through the model at once, remember it and say so; one example at one point must fit."""
         if self._graphs is not None:
             self._graphs.forget()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from noback.directions import Place, philox, tensor_id
+from noback.engines.generation import Writing
 from noback.tasks import Batch, Candidates
 from noback.values import Move
 from noback.weights import Weights, tensor_array
@@ -31,20 +32,50 @@ class Plain:
         """The label logits of the batch at each point: float32 [examples, labels] each."""
         return [self._logits(batch, point) for point in points]
 
+    @torch.inference_mode()
+    def write(
+        self, prompts: Sequence[Sequence[int]], points: Sequence[Move], writing: Writing
+    ) -> list[list[list[int]]]:
+        """The tokens that the model writes after each prompt, at each point: each prompt by itself."""
+        texts = []
+        for point in points:
+            model = self._copy(point)
+            texts.append([_written(model, prompt, writing) for prompt in prompts])
+        return texts
+
     def _logits(self, batch: Batch, point: Move) -> Tensor:
-        model = copy.deepcopy(self._model)
-        for name, tensor in model.named_parameters():
-            if name in self._weights.names:
-                matrix = tensor_array(tensor.detach().view(len(tensor), -1))
-                place = Place(tensor_id(name), matrix.shape[1])
-                matrix[...] = philox.perturbed(matrix, place, self._weights.family, [point])[0]
-        logits = model(**batch.inputs).logits
+        logits = self._copy(point)(**batch.inputs).logits
         if batch.candidates is not None:
             return _candidate_scores(logits, batch.mask_positions, batch.candidates)
         if self._word_ids is None:
             return logits.float()  # type: ignore[no-any-return]
         words: Tensor = logits[torch.arange(len(batch)), batch.mask_positions][:, list(self._word_ids)]
         return words.float()
+
+    def _copy(self, point: Move) -> Any:
+        """The whole model at a point."""
+        model = copy.deepcopy(self._model)
+        for name, tensor in model.named_parameters():
+            if name in self._weights.names:
+                matrix = tensor_array(tensor.detach().view(len(tensor), -1))
+                place = Place(tensor_id(name), matrix.shape[1])
+                matrix[...] = philox.perturbed(matrix, place, self._weights.family, [point])[0]
+        return model
+
+
+def _written(model: Any, prompt: Sequence[int], writing: Writing) -> list[int]:
+    """What transformers' own generation gives, up to the token that ends the text or completes a stop string."""
+    endings = writing.endings(model)
+    found = model.generate(
+        torch.tensor([prompt]), do_sample=False, num_beams=1, max_new_tokens=writing.limit, eos_token_id=endings,
+        pad_token_id=writing.padding(model),
+    )  # fmt: skip
+    tokens: list[int] = []
+    for token in found[0, len(prompt) :].tolist():
+        if token in endings or any(part in writing.tokenizer.decode(tokens) for part in writing.stop):
+            break
+        tokens.append(token)
+    return tokens
 
 
 def _candidate_scores(logits: Tensor, positions: Tensor, candidates: Candidates) -> Tensor:

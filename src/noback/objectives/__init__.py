@@ -1,11 +1,13 @@
 """Objectives, which a step lowers, and metrics, which people read."""
 
-from noback.objectives.function import Function, ObjectiveError
+from noback.objectives.function import Function
 from noback.objectives.label_words import Accuracy, CrossEntropy, LanguageModel, MacroF1
 from noback.objectives.metrics import METRICS, accuracy, answer_loss, confusion, cross_entropy
+from noback.objectives.own import ObjectiveError
+from noback.objectives.reward import Reward
 from noback.objectives.texts import TEXT_METRICS, exact_match, token_f1
 
-AnyObjective = CrossEntropy | Accuracy | MacroF1 | LanguageModel | Function
+AnyObjective = CrossEntropy | Accuracy | MacroF1 | LanguageModel | Reward | Function
 
 __all__ = [
     "METRICS",
@@ -17,6 +19,7 @@ __all__ = [
     "LanguageModel",
     "MacroF1",
     "ObjectiveError",
+    "Reward",
     "accuracy",
     "answer_loss",
     "confusion",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from noback.report.blocks import Cell, Note, Table
-from noback.report.formats import figure, figure_in, percent
+from noback.report.formats import figure, figure_in, percent, short
 from noback.report.reading import ReadRun
 
 NEARLY_ALL = 0.95  # a share of one answer from here on is warned of
@@ -100,12 +100,15 @@ def majority_warnings(found: Iterable[Majority]) -> tuple[Note, ...]:
 
 
 def mistakes_table(run: ReadRun) -> Table | None:
-    """The wrong answers that the model was surest of."""
+    """The wrong answers that the model was surest of; of rewarded ones, those with the least reward."""
+    key, shown = ("reward", short) if run.has_reward else ("chance", percent)
     mistakes = run.last("mistakes").get("mistakes")
     rows = [
-        (figure_in(one, "chance", percent), Cell(str(one.get("gold", ""))), Cell(str(one.get("answer", ""))),
+        (figure_in(one, key, shown), Cell(str(one.get("gold", ""))), Cell(str(one.get("answer", ""))),
          Cell(" / ".join(map(str, one.get("sentences") or ()))))
         for one in (mistakes if isinstance(mistakes, list) else [])
         if isinstance(one, dict)
     ]  # fmt: skip
-    return Table(("probability", "gold", "answer", "text"), tuple(rows)) if rows else None
+    return (
+        Table(("reward" if run.has_reward else "probability", "gold", "answer", "text"), tuple(rows)) if rows else None
+    )

@@ -18,7 +18,16 @@ Runs = Mapping[int, ReadRun]  # by the place of their colour
 
 def curves(runs: Runs) -> tuple[Chart, ...]:
     """Every chart that has something to show."""
-    makers: list[Callable[[Runs], Chart | None]] = [_loss, _accuracy, _validation_loss, _slopes, _sizes, _zeros, _eps]
+    makers: list[Callable[[Runs], Chart | None]] = [
+        _loss,
+        _accuracy,
+        _reward,
+        _validation_loss,
+        _slopes,
+        _sizes,
+        _zeros,
+        _eps,
+    ]
     return tuple(chart for make in makers if (chart := make(runs)) is not None)
 
 
@@ -53,6 +62,7 @@ def _loss_title(runs: Runs) -> str:
     """What the axis shows, where all runs share it."""
     kinds = {str(run.option("objective.kind")) for run in runs.values()}
     words = {"cross_entropy": "cross-entropy (nats)", "accuracy": "1 - accuracy", "macro_f1": "1 - macro F1"}
+    words["reward"] = "minus the mean reward"
     words["language_model"] = "loss of the answers (nats a token)"
     return words.get(kinds.pop(), "objective") if len(kinds) == 1 else "objective"
 
@@ -80,8 +90,16 @@ def _accuracy(runs: Runs) -> Chart | None:
     return Chart("accuracy", "Validation accuracy", figure, "One point a look.")
 
 
+def _reward(runs: Runs) -> Chart | None:
+    traces = [trace for index, run in runs.items() if run.has_reward for trace in _dotted(index, run, "score")]
+    if not traces:
+        return None
+    return Chart("reward", "Validation reward", drawn(traces, axis("step"), axis("mean reward")), "One point a look.")
+
+
 def _validation_loss(runs: Runs) -> Chart | None:
     """The cross-entropy; of a single run with another objective, that too."""
+    runs = {index: run for index, run in runs.items() if not run.has_reward}
     traces = [trace for index, run in runs.items() for trace in _dotted(index, run, "loss")]
     if not traces:
         return None

@@ -24,6 +24,7 @@ _NEEDED = {
     "update": ("length", "weight_norm", "changed_share"),
 }
 _ABOVE_ZERO = ("examples", "weight_norm")
+_OR_NONE = ("accuracy",)  # a reward has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,11 @@ class ReadRun:
         for name in path.split("."):
             value = value.get(name) if isinstance(value, dict) else None
         return value
+
+    @property
+    def has_reward(self) -> bool:
+        """Whether a reward judges what the model writes."""
+        return bool(self.option("objective.kind") == "reward")
 
     @property
     def header(self) -> dict[str, Any]:
@@ -149,5 +155,7 @@ def _is_locked(path: Path) -> bool:
 
 def _is_whole(line: dict[str, Any]) -> bool:
     needed = _NEEDED.get(str(line.get("kind")), ())
-    values = {key: number_in(line, key) for key in needed}
+    values = {
+        key: number_in(line, key) for key in needed if not (key in _OR_NONE and key in line and line[key] is None)
+    }
     return all(value is not None and (value > 0 or key not in _ABOVE_ZERO) for key, value in values.items())

@@ -28,6 +28,7 @@ from noback.report.curves import curves
 from noback.report.formats import duration, figure, figure_in, number_in, percent, plain
 from noback.report.health_tables import health_tables
 from noback.report.reading import EMPTY, ReadRun
+from noback.report.rewards import reward_section, rewarded
 from noback.report.setup import cost_table, lead, setup_section, state_sentence
 
 Flags = Mapping[str, str]
@@ -66,16 +67,23 @@ def rows_of(runs: Sequence[ReadRun]) -> Table:
 
 
 def _row(run: ReadRun) -> tuple[Cell, ...]:
-    found = {one.name: one for one in accuracies(run)}
     slopes = slope_figures(run.slopes) if run.slopes else {}
     return (
         Cell(run.name), Cell(str(run.option("objective.kind") or "")), Cell(str(run.option("adapter.kind") or "")),
         figure(last_eps(run), plain), figure(run.option("rule.lr"), plain),
         figure_in(slopes, "zero_slope_share", percent, f"{run.name}-zero-slopes"),
         figure_in(slopes, "mean_abs_slope", name=f"{run.name}-mean-slope"),
-        with_interval(found.get(BEFORE), f"{run.name}-before"), with_interval(found.get(BEST), f"{run.name}-after"),
+        *_before_and_after(run),
         figure_in(run.last("result"), "seconds", duration, f"{run.name}-seconds"), Cell(run.judged().word),
     )  # fmt: skip
+
+
+def _before_and_after(run: ReadRun) -> tuple[Cell, Cell]:
+    if run.has_reward:
+        before, best, _ = rewarded(run)
+        return before.cell(f"{run.name}-"), best.cell(f"{run.name}-")
+    found = {one.name: one for one in accuracies(run)}
+    return with_interval(found.get(BEFORE), f"{run.name}-before"), with_interval(found.get(BEST), f"{run.name}-after")
 
 
 def last_eps(run: ReadRun) -> float | None:
@@ -100,6 +108,8 @@ def _verdict(run: ReadRun) -> Section:
 
 
 def _accuracy(run: ReadRun) -> Section:
+    if run.has_reward:
+        return reward_section(run)
     found = accuracies(run)
     if not found:
         return Section("Test accuracy", ())

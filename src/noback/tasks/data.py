@@ -162,7 +162,9 @@ def _chosen(row: Mapping[str, Any], sentences: tuple[str, ...], spec: TaskSpec, 
 
 
 def _written(row: Mapping[str, Any], sentences: tuple[str, ...], spec: TaskSpec, where: str) -> Example:
-    """The label is the right text, or a list of right texts."""
+    """The label is the right text, or a list of right texts; a task without a label knows none."""
+    if not spec.label:
+        return Example(sentences, 0)
     accepted = tuple(texts_in(value_at(row, spec.label)))
     if not accepted or not accepted[0].strip():
         raise InputError(

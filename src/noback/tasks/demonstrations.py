@@ -16,6 +16,8 @@ def with_demonstrations(drawn: Drawn, spec: TaskSpec, count: int) -> Drawn:
     """The sets without the training examples that become demonstrations, each label as often as can be."""
     if not spec.is_causal:
         raise InputError(f"demonstrations are for causal models; task {spec.name!r} is for masked ones")
+    if not spec.label:
+        raise InputError(f"task {spec.name!r} names no label, so no example of it can be shown with its right answer")
     train = drawn.splits["train"]
     if len(train) <= count:
         raise InputError(f"{count} demonstrations leave nothing of the {len(train)} examples to train on; use fewer")

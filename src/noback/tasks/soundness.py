@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 METRICS = ("accuracy", "f1", "mcc")
 TEXT_METRICS = ("token_f1", "exact_match")
+REWARD = "reward"  # the metric of a task without a label
 # Entries of causal tasks alone.
 CAUSAL = ("prompt", "preamble", "chat", "choices", "continuation", "replace", "stop", "max_new_tokens")
 
@@ -25,6 +26,8 @@ def check_spec(spec: TaskSpec) -> None:
     else:
         _check_masked(spec)
     _check_metric(spec)
+    if not spec.label and not (spec.is_causal and spec.answer == "text"):
+        raise InputError(f"task {spec.name!r} has an empty label; only a task whose answers are written needs none")
 
 
 def _check_masked(spec: TaskSpec) -> None:
@@ -83,6 +86,8 @@ def _check_answer(spec: TaskSpec) -> None:
 
 
 def _check_metric(spec: TaskSpec) -> None:
+    if spec.metric == REWARD and not spec.label:
+        return
     known = TEXT_METRICS if spec.answer == "text" and spec.is_causal else METRICS
     if spec.metric not in known:
         raise InputError(f"metric of task {spec.name!r} is {spec.metric!r}; expected one of {', '.join(known)}")

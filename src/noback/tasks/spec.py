@@ -12,7 +12,7 @@ from typing import Any
 from noback.errors import InputError
 from noback.options import suggestion
 from noback.tasks.prompt import CHOICE, Prompt, parse_prompt
-from noback.tasks.soundness import CAUSAL, check_spec
+from noback.tasks.soundness import CAUSAL, REWARD, check_spec
 from noback.tasks.template import Template, parse_template
 
 _LIBRARY = Path(__file__).parent / "library"
@@ -26,7 +26,7 @@ class TaskSpec:
     template: str = ""  # of a task for masked LMs
     words: Mapping[str, str] = field(default_factory=dict)  # label -> label word, in the order of the logits
     sentences: tuple[str, ...] = ()  # the columns that hold the sentences; a prompt names them itself
-    label: str = "label"  # the column that holds the label
+    label: str = "label"  # the column that holds the label; empty: no right answer is known, a reward judges
     metric: str = "accuracy"
     max_length: int = 128
     sentence_limits: tuple[int, ...] = ()  # tokens of sentence 0, 1, ...; none: only the whole prompt is bounded
@@ -45,6 +45,8 @@ class TaskSpec:
     max_new_tokens: int = 0  # of a written answer
 
     def __post_init__(self) -> None:
+        if not self.label:
+            object.__setattr__(self, "metric", REWARD)
         check_spec(self)
         if self.prompt:
             object.__setattr__(self, "sentences", self.shown)
@@ -92,7 +94,7 @@ class TaskSpec:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of the data: sentences, choices, the label."""
-        return (*self.sentences, *self.choices, self.label)
+        return (*self.sentences, *self.choices, *filter(None, [self.label]))
 
     def rendered(self, sentences: tuple[str, ...]) -> str:
         """The preamble and the prompt of a row."""

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,14 @@ from noback.tasks.encoding import Batch, Encoded, Encoder
 from noback.tasks.label_words import label_word_ids
 from noback.tasks.sampling import Drawn, check_labels, draw, draw_test
 from noback.tasks.spec import TaskSpec, load_spec
+
+
+class Question(NamedTuple):
+    """What a written answer answers."""
+
+    ids: list[int]  # the prompt
+    row: dict[str, str]  # the columns that the prompt shows
+    right: tuple[str, ...]  # the right answers, where any is known
 
 
 class Task:
@@ -89,13 +97,20 @@ class Task:
         """Every right choice of each example of a set, where rows bring their own, in the order of its batches."""
         return [self._examples[name][index].right for index in self._by_length(name)]
 
-    def accepted(self, name: str) -> list[tuple[str, ...]]:
-        """The right texts of each example of a set, where answers are written, in the order of its batches."""
-        return [self._examples[name][index].accepted for index in self._by_length(name)]
+    def questions(self, name: str) -> list[Question]:
+        """The questions of a set whose answers are written, in the order of its batches."""
+        return self._questions(name, self._by_length(name))
 
-    def questions(self, name: str) -> list[list[int]]:
-        """The prompts of a set as tokens, in the order of its batches."""
-        return [self._sets[name][index].ids for index in self._by_length(name)]
+    def step_questions(self, step: int, size: int, seed: int) -> list[Question]:
+        """The questions of a step: those of its batch."""
+        return self._questions("train", self._chosen(step, size, seed))
+
+    def _questions(self, name: str, places: Sequence[int]) -> list[Question]:
+        columns, found = self.spec.sentences, [(self._sets[name][at], self._examples[name][at]) for at in places]
+        return [
+            Question(encoded.ids, dict(zip(columns, example.sentences, strict=True)), example.accepted)
+            for encoded, example in found
+        ]
 
     def asked(self, texts: Sequence[str | tuple[str, ...]]) -> list[list[int]]:
         """Unlabelled texts as the tokens of their prompts."""
@@ -107,13 +122,16 @@ class Task:
 
         `answer_only`: of each example's candidates, the right one alone.
         """
-        train = self._sets["train"]
-        size = min(size, len(train))
-        chosen = []
-        for position in range(step * size, (step + 1) * size):
-            epoch, index = divmod(position, len(train))
-            chosen.append(train[_order(seed, epoch, len(train))[index]])
+        train: Any = self._sets["train"]
+        chosen = [train[index] for index in self._chosen(step, size, seed)]
         return self._batched([one.answered() for one in chosen] if answer_only else chosen)
+
+    def _chosen(self, step: int, size: int, seed: int) -> list[int]:
+        """Which training examples a step's batch holds."""
+        total = len(self._sets["train"])
+        size = min(size, total)
+        places = (divmod(position, total) for position in range(step * size, (step + 1) * size))
+        return [int(_order(seed, epoch, total)[index]) for epoch, index in places]
 
     def batches(self, name: str, size: int) -> Iterator[Batch]:
         """A whole set in batches of examples of like length, which need little padding."""
@@ -156,9 +174,10 @@ def with_columns(spec: TaskSpec, columns: str) -> TaskSpec:
     names = tuple(name.strip() for name in columns.split(","))
     if len(names) != len(spec.columns):
         choices = f", {len(spec.choices)} for its choices" if spec.choices else ""
+        label = " and one for the label" if spec.label else ""
         raise InputError(
             f"columns {columns!r} names {len(names)} columns; task {spec.name!r} needs "
-            f"{len(spec.sentences)} for its sentences{choices} and one for the label"
+            f"{len(spec.sentences)} for its sentences{choices}{label}"
         )
     if not spec.is_causal:
         return replace(spec, sentences=names[:-1], label=names[-1])
@@ -170,7 +189,7 @@ def with_columns(spec: TaskSpec, columns: str) -> TaskSpec:
         sentences=(),
         choices=tuple(renamed[column] for column in spec.choices),
         replace={renamed[column]: table for column, table in spec.replace.items()},
-        label=names[-1],
+        label=names[-1] if spec.label else "",
     )
 
 
