@@ -59,7 +59,9 @@ class RunConfig:
     estimator: TwoSided = option(TwoSided(), "how slopes are measured")
     rule: Sgd = option(Sgd(), "how the weights move")
     adapter: AnyAdapter = option(Full(), "what is tuned: the model's weights, or what is put beside them")
-    objective: AnyObjective = option(CrossEntropy(), "what a step lowers, or one's own as module:function")
+    objective: AnyObjective = option(
+        CrossEntropy(), "what a step lowers; one's own: module:function, or reward:module:function"
+    )
 
     def __post_init__(self) -> None:
         for name in ("test_limit", "steps", "batch"):
