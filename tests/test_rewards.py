@@ -20,13 +20,15 @@ from noback import (
     train,
     tuned_run,
 )
+from noback.compare import compare
 from noback.config import config_of
 from noback.engines import STILL, Local, Plain, Writing, open_model
 from noback.epsilon import measure_eps
 from noback.errors import InputError
 from noback.journal import read_journal
+from noback.run import drawn_data
 from noback.tasks import load_spec
-from noback.values import Move, Term
+from noback.values import Move, Term, direction_seeds
 from tests.conftest import tiny_causal, weights_of, write_rows
 
 TEXTS = ["This film was", "I", "The best thing about the story is that the actors", "A long time ago there was"]
@@ -39,6 +41,10 @@ def length(row, text, right):
     """A reward that moves easily."""
     SEEN.append((row, text, right))
     return len(text) / 10
+
+
+def endings(row, text, right):
+    return text.endswith("s")
 
 
 def words_in_common(row, text, right):
@@ -59,8 +65,10 @@ def test_texts_at_displaced_points_are_those_of_a_whole_perturbed_copy_to_the_to
     model = tiny_causal(kind)
     prompts, writing = prompts_of(tokenizer), Writing(tokenizer, 6)
     expected = Plain(model, weights_of(model), None).write(prompts, POINTS, writing)
-    engine = Local(model, weights_of(model), None, hold=hold)
+    said: list[str] = []
+    engine = Local(model, weights_of(model), None, hold=hold, say=said.append)
     assert engine.write(prompts, POINTS, writing) == expected
+    assert not said  # held tensors were trusted
     assert engine.write(prompts, POINTS[::-1], writing) == expected[::-1]
     assert len({json.dumps(tokens) for tokens in expected}) == len(POINTS)
 
@@ -167,13 +175,9 @@ def test_the_slope_is_that_of_minus_the_mean_reward(config, tmp_path):
     train(dataclasses.replace(config, steps=1, estimator=TwoSided(eps=2e-2)), tmp_path / "run")
     (record,) = read_journal(tmp_path / "run" / "journal").steps
     run, _ = tuned_run(tmp_path / "run", "base")
-    from noback.run import drawn_data
-
     run.task.use(drawn_data(run.config))
     questions = run.task.step_questions(0, 4, 0)
     assert len(questions) == 4
-    from noback.values import direction_seeds
-
     losses = []
     for side in (1.0, -1.0):
         point = Move((Term(direction_seeds(0, 0, 1)[0], side * 2e-2),))
@@ -232,6 +236,13 @@ def test_eps_is_measured_for_a_reward(config, tmp_path):
     shares = {row["eps"]: row["nonzero_share"] for row in table["rows"]}
     assert shares[1e-9] == 0.0
     assert shares[2e-2] > 0.0
+
+
+def test_two_rewards_are_compared_under_their_names(config, tmp_path):
+    names = ["reward:tests.test_rewards:length", "reward:tests.test_rewards:endings"]
+    table = compare(dataclasses.replace(config, steps=1), names, out=tmp_path / "compare")
+    assert [row["objective"] for row in table["rows"]] == [name.replace("reward:", "reward ") for name in names]
+    assert {row["before"] for row in table["rows"]} == {None}
 
 
 # The command line, the report, and what is refused

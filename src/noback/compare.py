@@ -59,10 +59,12 @@ def objective_config(config: RunConfig, name: str) -> RunConfig:
 
 
 def objective_title(config: RunConfig) -> str:
-    """`label-word cross-entropy`, `head accuracy`."""
+    """`label-word cross-entropy`, `head accuracy`, `reward module:function`."""
     kind = getattr(config.objective, "function", config.objective.kind)
     words = {"cross_entropy": "cross-entropy", "macro_f1": "macro-F1"}
     place = "head" if isinstance(config.adapter, Head) else "label-word"
+    if isinstance(config.objective, Reward):
+        place = "reward"
     with_adapter = "" if config.adapter.kind in ("full", "head") else f" ({config.adapter.kind})"
     return f"{place} {words.get(kind, kind)}{with_adapter}"
 
