@@ -6,6 +6,7 @@ from noback.engines.generation import generate
 from noback.engines.loading import (
     Opened,
     chosen_device,
+    is_causal,
     keep_freed_memory,
     model_limit,
     open_classifier,
@@ -25,6 +26,7 @@ __all__ = [
     "TensorNames",
     "by_example",
     "chosen_device",
+    "is_causal",
     "generate",
     "keep_freed_memory",
     "model_limit",
