@@ -4,7 +4,8 @@
     python benchmarks/accuracy.py --sst2 FOLDER    SST-2 (train and dev files), 512 and 16 examples per label
     python benchmarks/accuracy.py --causal FOLDER  SST-2 with the causal model, whole and LoRA
 
-Writes benchmarks/results/reviews.json, sst2.json or sst2-causal.json. Each run is `noback train --json` in a process of its own.
+Writes benchmarks/results/reviews.json, sst2.json or sst2-causal.json. Each run is `noback train --json` in a process of
+its own.
 """
 
 from __future__ import annotations
