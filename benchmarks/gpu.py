@@ -20,10 +20,10 @@ CASES = (
     "--shape roberta-large --dtype bfloat16 --batch 64 --tokens 48",
     "--shape roberta-large --dtype float32 --tf32 --batch 64 --tokens 48",
     "--shape opt-1.3b --dtype bfloat16 --batch 16 --tokens 48",
-    "--shape opt-13b --dtype bfloat16 --batch 16 --tokens 48",
-    "--shape opt-13b --dtype bfloat16 --batch 16 --tokens 400 --without adam",
-    "--shape opt-13b --dtype bfloat16 --batch 16 --tokens 48 --adapter lora",
-    "--shape llama-8b --dtype bfloat16 --batch 16 --tokens 48 --without adam",
+    "--shape opt-13b --dtype bfloat16 --batch 16 --tokens 48 --without compiled",
+    "--shape opt-13b --dtype bfloat16 --batch 16 --tokens 400 --without adam,compiled",
+    "--shape opt-13b --dtype bfloat16 --batch 16 --tokens 48 --adapter lora --without compiled",
+    "--shape llama-8b --dtype bfloat16 --batch 16 --tokens 48 --without adam,compiled",
 )
 
 

@@ -20,6 +20,13 @@ from noback.weights import Weights
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
 
+
+def pytest_configure(config):
+    """Only `-m gpu` sees a GPU: a run goes there by itself, and the other tests are about the CPU."""
+    if "gpu" not in config.option.markexpr:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 POSITIVE = [
     "a warm and funny film",

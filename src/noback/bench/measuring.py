@@ -157,6 +157,7 @@ def release(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch._dynamo.reset()
+        torch._C._cuda_clearCublasWorkspaces()  # one for each stream ever used, else counted for the next
         gc.collect()
         torch.cuda.empty_cache()
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from noback.bench.case import BenchCase
 from noback.bench.shapes import SHAPES, Shape, random_model
-from noback.engines import chosen_device, keep_freed_memory, model_limit, open_model
+from noback.engines import chosen_device, is_causal, keep_freed_memory, model_limit, open_model
 from noback.engines.probed import is_plain, replaced_forward
 from noback.errors import InputError
 from noback.tasks import Batch
@@ -44,7 +44,8 @@ def subject_of(case: BenchCase, note: Callable[[str], None]) -> Subject:
         note(f"making {case.shape} with random weights in {case.dtype}")
         model = _made(case, shape, dtype, device)
         return subject_with(model, case, device, masked=shape.masked, mask=shape.numbers["vocab_size"] - 1)
-    model, tokenizer, *_ = open_model(case.model or case.shape, case.dtype, device)
+    name = case.model or case.shape
+    model, tokenizer, *_ = open_model(name, case.dtype, device, causal=is_causal(name))
     case.check_tokens(model_limit(model))
     model.config.use_cache = False
     masked = "MaskedLM" in type(model).__name__

@@ -14,11 +14,17 @@ from typing import Any
 import numpy as np
 import torch
 import triton
-import triton.language as tl
 from numpy.typing import NDArray
 from torch import Tensor
 
 from noback.directions.families import Family
+from noback.directions.kernels_triton import (
+    advance_elements,
+    advance_tiles,
+    perturb_elements,
+    perturb_small,
+    perturb_tiles,
+)
 from noback.directions.philox import Place, fold
 from noback.values import Move
 
@@ -110,12 +116,12 @@ class Sweeps:
         if _is_wide(weight):
             bands = (place.first_row + height - 1) // _ROWS - place.first_row // _ROWS + 1
             even = place.first_row % _ROWS == 0 and height % _ROWS == 0 and width % tile.columns == 0
-            _perturb_tiles[(triton.cdiv(width, tile.columns), bands)](
+            perturb_tiles[(triton.cdiv(width, tile.columns), bands)](
                 *args, SHARED=side_by_side, BITS=self._family.bits, VECTOR=tile.vector, BLOCK=tile.columns,
                 MASKED=not even, num_warps=tile.warps, enable_fp_fusion=False,
             )  # fmt: skip
             return
-        _perturb_elements[(triton.cdiv(height * width, _ELEMENTS),)](
+        perturb_elements[(triton.cdiv(height * width, _ELEMENTS),)](
             *args, weight, height, BITS=self._family.bits, CHOSEN=False, BLOCK=_ELEMENTS,
             num_warps=4, enable_fp_fusion=False,
         )  # fmt: skip
@@ -126,7 +132,7 @@ class Sweeps:
         """Write row `rows[i]` of the matrix at its point to `out[i]`; the rows of each point follow one another."""
         height, width = len(rows), weight.shape[1]
         first, count = (0, points.count) if only is None else (only, 1)
-        _perturb_elements[(triton.cdiv(height * width, _ELEMENTS),)](
+        perturb_elements[(triton.cdiv(height * width, _ELEMENTS),)](
             weight, out, points.words, first, 1, points.count, points.terms, height, width, *_where(place),
             rows, height // count, BITS=self._family.bits, CHOSEN=True, BLOCK=_ELEMENTS, num_warps=4,
             enable_fp_fusion=False,
@@ -136,7 +142,7 @@ class Sweeps:
         """Every vector and narrow matrix at each point, by its place among the parts: [points, rows, columns]."""
         found: dict[int, Tensor] = {}
         for plan in self._plans:
-            if plan.kernel is _advance_elements:
+            if plan.kernel is advance_elements:
                 found |= plan.perturbed(points, self._family.bits)
         return found
 
@@ -175,7 +181,7 @@ class _Plan:
         out = torch.empty(
             (points.count, total), dtype=torch.bfloat16 if half else torch.float32, device=self.chunks.device
         )
-        _perturb_small[(len(self.chunks),)](
+        perturb_small[(len(self.chunks),)](
             self.chunks, self.facts, out, points.words, points.count, points.terms, total, HALF=half,
             BITS=bits, BLOCK=_ELEMENTS, num_warps=4, enable_fp_fusion=False,
         )  # fmt: skip
@@ -213,9 +219,9 @@ def _plans(everything: Sequence[tuple[Tensor, Place, bool]], dtype: torch.dtype)
     half = {"HALF": dtype == torch.bfloat16}
     tiled = {**half, "VECTOR": tile.vector, "BLOCK": tile.columns, "num_warps": tile.warps}
     kinds = (
-        (_advance_tiles, whole, {**tiled, "MASKED": False}),
-        (_advance_tiles, edges, {**tiled, "MASKED": True}),
-        (_advance_elements, elements, {**half, "BLOCK": _ELEMENTS, "num_warps": 4}),
+        (advance_tiles, whole, {**tiled, "MASKED": False}),
+        (advance_tiles, edges, {**tiled, "MASKED": True}),
+        (advance_elements, elements, {**half, "BLOCK": _ELEMENTS, "num_warps": 4}),
     )
     table = torch.tensor(facts, device=device)
     return [
@@ -249,299 +255,3 @@ def works() -> str | None:
 
 
 _PROBE_FAMILY: Any = Family("rademacher", 1, np.array([-1.0, 1.0], dtype=np.float32))
-
-
-@triton.jit
-def _seed(words, at):
-    """The two halves of the 64-bit seed at a place of the words."""
-    low = tl.load(words + at).to(tl.uint32, bitcast=True)
-    high = tl.load(words + at + 1).to(tl.uint32, bitcast=True)
-    return low, high
-
-
-@triton.jit
-def _philox(k0, k1, block, columns, column, tensor, stream):
-    """Ten rounds at position block * columns + column, for each column: four words."""
-    position = (block.to(tl.int64) * columns + column).to(tl.uint64)
-    c0 = position.to(tl.uint32)
-    c1 = (position >> 32).to(tl.uint32)
-    c2 = tl.zeros_like(c0) + tensor.to(tl.uint32)
-    c3 = tl.zeros_like(c0) + stream
-    for _ in tl.static_range(10):
-        # One wide product gives both halves; Triton's own Philox asks for each by itself.
-        p0 = c0.to(tl.uint64) * 0xD2511F53
-        p1 = c2.to(tl.uint64) * 0xCD9E8D57
-        c0 = (p1 >> 32).to(tl.uint32) ^ c1 ^ k0
-        c2 = (p0 >> 32).to(tl.uint32) ^ c3 ^ k1
-        c1 = p1.to(tl.uint32)
-        c3 = p0.to(tl.uint32)
-        k0 = tl.add(k0, 0x9E3779B9, sanitize_overflow=False)
-        k1 = tl.add(k1, 0xBB67AE85, sanitize_overflow=False)
-    return c0, c1, c2, c3
-
-
-@triton.jit
-def _tile_bits(words, term, terms, band, columns, column, tensor, BITS: tl.constexpr):
-    """The bits of a term's noise on a tile: [16, columns]."""
-    k0, k1 = _seed(words, terms * (1 << BITS) + 2 * term)
-    row = tl.arange(0, 16)[:, None]
-    if BITS == 8:
-        w0, w1, w2, w3 = _philox(k0, k1, band, columns, column, tensor, 0)
-        low = tl.where(row < 4, w0[None, :], w1[None, :])
-        high = tl.where(row < 12, w2[None, :], w3[None, :])
-        bits = (tl.where(row < 8, low, high) >> (8 * (row % 4)).to(tl.uint32)) & 255
-    else:
-        w0, w1, w2, w3 = _philox(k0, k1, band // 8, columns, column, tensor, 0)
-        word = (band % 8) // 2
-        chosen = tl.where(word < 2, tl.where(word < 1, w0, w1), tl.where(word < 3, w2, w3))
-        bits = (chosen[None, :] >> ((band % 2) * 16 + row).to(tl.uint32)) & 1
-    return bits
-
-
-@triton.jit
-def _values(words, term, bits, BITS: tl.constexpr):
-    """A term's noise times its coefficient, by the bits of the elements."""
-    if BITS == 8:
-        # The table goes to shared memory; a load by address would carry the tile to a layout of its own and back.
-        table = tl.load(words + term * 256 + tl.arange(0, 256)).to(tl.float32, bitcast=True)
-        flat = tl.reshape(bits.to(tl.int32), [bits.numel])
-        values = tl.reshape(tl.gather(table, flat, 0), bits.shape)
-    else:
-        minus = tl.load(words + term * 2).to(tl.float32, bitcast=True)
-        plus = tl.load(words + term * 2 + 1).to(tl.float32, bitcast=True)
-        values = tl.where(bits == 1, plus, minus)
-    return values
-
-
-@triton.jit
-def _tile_rounding(k0, k1, band, columns, column, tensor):
-    """Sixteen random bits an element of a tile, of stream 1: [16, columns]."""
-    row = tl.arange(0, 16)[:, None]
-    a0, a1, a2, a3 = _philox(k0, k1, 2 * band, columns, column, tensor, 1)
-    b0, b1, b2, b3 = _philox(k0, k1, 2 * band + 1, columns, column, tensor, 1)
-    first = tl.where(row < 4, tl.where(row < 2, a0[None, :], a1[None, :]), tl.where(row < 6, a2[None, :], a3[None, :]))
-    last = tl.where(
-        row < 12, tl.where(row < 10, b0[None, :], b1[None, :]), tl.where(row < 14, b2[None, :], b3[None, :])
-    )
-    return (tl.where(row < 8, first, last) >> (16 * (row % 2)).to(tl.uint32)) & 0xFFFF
-
-
-@triton.jit
-def _stochastic(value, random):
-    """Rounded to bfloat16 by the random bits, as a float32; infinity stays infinity, and a NaN of the GPU's a NaN."""
-    bits = value.to(tl.uint32, bitcast=True) + tl.where(value == value, random, 0)
-    return (bits & 0xFFFF0000).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _nearest(value, HALF: tl.constexpr):
-    """The value as memory holds it; bfloat16 to nearest, ties to even."""
-    return value.to(tl.bfloat16) if HALF else value
-
-
-@triton.jit
-def _cut(value, HALF: tl.constexpr):
-    """The value as memory holds it, where it is one of bfloat16 already."""
-    return (value.to(tl.uint32, bitcast=True) >> 16).to(tl.uint16).to(tl.bfloat16, bitcast=True) if HALF else value
-
-
-@triton.jit(do_not_specialize=[
-    "first", "count", "points", "terms", "height", "width", "columns", "tensor", "first_row", "first_column",
-])  # fmt: skip
-def _perturb_tiles(
-    weight, out, words, first, count, points, terms, height, width, columns, tensor, first_row, first_column,
-    SHARED: tl.constexpr, BITS: tl.constexpr, VECTOR: tl.constexpr, BLOCK: tl.constexpr, MASKED: tl.constexpr,
-):  # fmt: skip
-    HALF: tl.constexpr = weight.dtype.element_ty == tl.bfloat16
-    width = tl.multiple_of(width, VECTOR)
-    band = first_row // 16 + tl.program_id(1)
-    local = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    row = band * 16 - first_row + tl.arange(0, 16)
-    offset = row.to(tl.int64)[:, None] * width + local[None, :]
-    inside = None
-    if MASKED:
-        inside = ((row >= 0) & (row < height))[:, None] & (local < width)[None, :]
-    base = tl.load(weight + offset, mask=inside).to(tl.float32)
-    column = first_column + local
-    size = height.to(tl.int64) * width
-    if SHARED > 0:
-        for group in range(points // SHARED):
-            begin = group * SHARED
-            bits = _tile_bits(words, begin, terms, band, columns, column, tensor, BITS)
-            for side in tl.static_range(SHARED):
-                value = base + _values(words, begin + side, bits, BITS)
-                tl.store(out + (begin + side) * size + offset, _nearest(value, HALF), mask=inside)
-    else:
-        starts = words + terms * ((1 << BITS) + 2) + first
-        for point in range(count):
-            value = base
-            for term in range(tl.load(starts + point), tl.load(starts + point + 1)):
-                bits = _tile_bits(words, term, terms, band, columns, column, tensor, BITS)
-                value += _values(words, term, bits, BITS)
-            tl.store(out + point * size + offset, _nearest(value, HALF), mask=inside)
-
-
-@triton.jit
-def _element_bits(k0, k1, row, columns, column, tensor, stream, BITS: tl.constexpr):
-    """The bits of each element, a Philox call for every one of them."""
-    band: tl.constexpr = 128 // BITS
-    w0, w1, w2, w3 = _philox(k0, k1, row // band, columns, column, tensor, stream)
-    first = (row % band) * BITS
-    word = first // 32
-    chosen = tl.where(word < 2, tl.where(word < 1, w0, w1), tl.where(word < 3, w2, w3))
-    return (chosen >> (first % 32).to(tl.uint32)) & ((1 << BITS) - 1)
-
-
-@triton.jit(do_not_specialize=[
-    "first", "count", "points", "terms", "height", "width", "columns", "tensor", "first_row", "first_column", "a_point",
-])  # fmt: skip
-def _perturb_elements(
-    weight, out, words, first, count, points, terms, height, width, columns, tensor, first_row, first_column,
-    rows, a_point,
-    BITS: tl.constexpr, CHOSEN: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """CHOSEN: output row i is row rows[i] at point first + i // a_point; else every row at `count` points."""
-    HALF: tl.constexpr = weight.dtype.element_ty == tl.bfloat16
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    size = height.to(tl.int64) * width
-    inside = place < size
-    index, local = place // width, place % width
-    row = index
-    if CHOSEN:
-        row = tl.load(rows + index, mask=inside, other=0) - first_row
-    base = tl.load(weight + row * width + local, mask=inside, other=0.0).to(tl.float32)
-    starts = words + terms * ((1 << BITS) + 2) + first
-    for turn in range(count):
-        value = base
-        if CHOSEN:
-            begin = tl.load(starts + index // a_point, mask=inside, other=0)
-            last = tl.load(starts + index // a_point + 1, mask=inside, other=0)
-            for step in range(tl.max(last - begin, axis=0)):
-                term = tl.minimum(begin + step, terms - 1)
-                at = words + terms * (1 << BITS) + 2 * term
-                k0 = tl.load(at).to(tl.uint32, bitcast=True)
-                k1 = tl.load(at + 1).to(tl.uint32, bitcast=True)
-                bits = _element_bits(k0, k1, first_row + row, columns, first_column + local, tensor, 0, BITS)
-                noise = tl.load(words + term * (1 << BITS) + bits.to(tl.int32)).to(tl.float32, bitcast=True)
-                value = tl.where(begin + step < last, value + noise, value)
-        else:
-            for term in range(tl.load(starts + turn), tl.load(starts + turn + 1)):
-                k0, k1 = _seed(words, terms * (1 << BITS) + 2 * term)
-                bits = _element_bits(k0, k1, first_row + row, columns, first_column + local, tensor, 0, BITS)
-                value += _values(words, term, bits, BITS)
-        tl.store(out + turn * size + place, _nearest(value, HALF), mask=inside)
-
-
-@triton.jit
-def _part(table, tensor, VECTOR: tl.constexpr):
-    """A tensor's facts: height, width, columns, id, first row, first column, and whether it is decayed."""
-    at = table + tensor * 9
-    width = tl.multiple_of(tl.load(at + 2), VECTOR)
-    where = tl.load(at + 3), tl.load(at + 4), tl.load(at + 5), tl.load(at + 6)
-    return tl.load(at + 1), width, where[0], where[1], where[2], where[3], tl.load(at + 7)
-
-
-@triton.jit
-def _pointer(table, tensor, HALF: tl.constexpr, BYTES: tl.constexpr):
-    address = tl.load(table + tensor * 9)
-    if HALF:
-        pointer = tl.multiple_of(address.to(tl.pointer_type(tl.bfloat16)), BYTES)
-    else:
-        pointer = tl.multiple_of(address.to(tl.pointer_type(tl.float32)), BYTES)
-    return pointer
-
-
-@triton.jit
-def _decayed(value, words, at, decayed):
-    factor = tl.load(words + at).to(tl.float32, bitcast=True)
-    return value * tl.where(decayed != 0, factor, 1.0)
-
-
-@triton.jit(do_not_specialize=["moves", "terms"])
-def _advance_tiles(
-    chunks, table, words, moves, terms,
-    HALF: tl.constexpr, DECAYS: tl.constexpr, BITS: tl.constexpr, VECTOR: tl.constexpr, BLOCK: tl.constexpr,
-    MASKED: tl.constexpr, SINGLE: tl.constexpr,
-):  # fmt: skip
-    chunk = chunks + tl.program_id(0).to(tl.int64) * 3
-    index, band, begin = tl.load(chunk), tl.load(chunk + 1), tl.load(chunk + 2)
-    weight = _pointer(table, index, HALF, 16)
-    height, width, columns, tensor, first_row, first_column, decayed = _part(table, index, VECTOR)
-    local = tl.multiple_of(begin, VECTOR) + tl.arange(0, BLOCK)
-    row = band * 16 - first_row + tl.arange(0, 16)
-    offset = row[:, None] * width + local[None, :]
-    inside = None
-    if MASKED:
-        inside = ((row >= 0) & (row < height))[:, None] & (local < width)[None, :]
-    value = tl.load(weight + offset, mask=inside).to(tl.float32)
-    column = first_column + local
-    starts = terms * ((1 << BITS) + 2)
-    rounding = starts + moves + 1
-    if SINGLE:  # the same without the loops, which lets everything be in flight at once
-        if DECAYS:
-            value = _decayed(value, words, rounding + 2, decayed)
-        value += _values(words, 0, _tile_bits(words, 0, terms, band, columns, column, tensor, BITS), BITS)
-        if HALF:
-            k0, k1 = _seed(words, rounding)
-            value = _stochastic(value, _tile_rounding(k0, k1, band, columns, column, tensor))
-    else:
-        for move in range(moves):
-            if DECAYS:
-                value = _decayed(value, words, rounding + 2 * moves + move, decayed)
-            for term in range(tl.load(words + starts + move), tl.load(words + starts + move + 1)):
-                bits = _tile_bits(words, term, terms, band, columns, column, tensor, BITS)
-                value += _values(words, term, bits, BITS)
-            if HALF:
-                k0, k1 = _seed(words, rounding + 2 * move)
-                value = _stochastic(value, _tile_rounding(k0, k1, band, columns, column, tensor))
-    tl.store(weight + offset, _cut(value, HALF), mask=inside)
-
-
-@triton.jit(do_not_specialize=["moves", "terms"])
-def _advance_elements(
-    chunks, table, words, moves, terms,
-    HALF: tl.constexpr, DECAYS: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr, SINGLE: tl.constexpr,
-):  # fmt: skip
-    chunk = chunks + tl.program_id(0).to(tl.int64) * 3
-    index = tl.load(chunk)
-    weight = _pointer(table, index, HALF, 2)
-    height, width, columns, tensor, first_row, first_column, decayed = _part(table, index, 1)
-    place = tl.load(chunk + 1) + tl.arange(0, BLOCK)
-    inside = place < height * width
-    row, column = first_row + place // width, first_column + place % width
-    value = tl.load(weight + place, mask=inside, other=0.0).to(tl.float32)
-    starts = terms * ((1 << BITS) + 2)
-    rounding = starts + moves + 1
-    for move in range(moves):
-        if DECAYS:
-            value = _decayed(value, words, rounding + 2 * moves + move, decayed)
-        for term in range(tl.load(words + starts + move), tl.load(words + starts + move + 1)):
-            k0, k1 = _seed(words, terms * (1 << BITS) + 2 * term)
-            value += _values(words, term, _element_bits(k0, k1, row, columns, column, tensor, 0, BITS), BITS)
-        if HALF:
-            k0, k1 = _seed(words, rounding + 2 * move)
-            value = _stochastic(value, _element_bits(k0, k1, row, columns, column, tensor, 1, 16))
-    tl.store(weight + place, _cut(value, HALF), mask=inside)
-
-
-@triton.jit(do_not_specialize=["points", "terms", "total"])
-def _perturb_small(
-    chunks, table, out, words, points, terms, total,
-    HALF: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    chunk = chunks + tl.program_id(0).to(tl.int64) * 3
-    index = tl.load(chunk)
-    weight = _pointer(table, index, HALF, 2)
-    height, width, columns, tensor, first_row, first_column, _ = _part(table, index, 1)
-    place = tl.load(chunk + 1) + tl.arange(0, BLOCK)
-    inside = place < height * width
-    row, column = first_row + place // width, first_column + place % width
-    base = tl.load(weight + place, mask=inside, other=0.0).to(tl.float32)
-    target = out + tl.load(table + index * 9 + 8) + place
-    starts = words + terms * ((1 << BITS) + 2)
-    for point in range(points):
-        value = base
-        for term in range(tl.load(starts + point), tl.load(starts + point + 1)):
-            k0, k1 = _seed(words, terms * (1 << BITS) + 2 * term)
-            value += _values(words, term, _element_bits(k0, k1, row, columns, column, tensor, 0, BITS), BITS)
-        tl.store(target + point * total.to(tl.int64), _nearest(value, HALF), mask=inside)

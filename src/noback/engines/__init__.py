@@ -6,6 +6,7 @@ from noback.engines.generation import Writing, generate
 from noback.engines.loading import (
     Opened,
     chosen_device,
+    is_causal,
     keep_freed_memory,
     model_limit,
     open_classifier,
@@ -26,6 +27,7 @@ __all__ = [
     "Writing",
     "by_example",
     "chosen_device",
+    "is_causal",
     "generate",
     "keep_freed_memory",
     "model_limit",

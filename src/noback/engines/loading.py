@@ -65,8 +65,21 @@ def open_model(
     return Opened(model, tokenizer)
 
 
-def _check_kind(name: str, config: Any, wanted: str) -> None:
-    """Refuse a masked model for a causal task and the reverse; the library would open some, to answer at random."""
+def is_causal(name: str) -> bool:
+    """Whether a model is a causal LM by its configuration; one that could be either is taken for a masked one."""
+    import transformers
+
+    path = str(MODELS.get(name, name))
+    options = {} if Path(path).is_dir() else _hub_options(name)
+    try:
+        config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False, **options)
+    except Exception as error:  # noqa: BLE001 (as in `_opened`)
+        raise InputError(f"model {name!r} cannot be opened: {_first_line(error)}") from None
+    return _kinds(config) == ["causal"]
+
+
+def _kinds(config: Any) -> list[str]:
+    """Which of masked and causal LM a checkpoint is."""
     from transformers.models.auto import modeling_auto
 
     tables = {
@@ -77,6 +90,12 @@ def _check_kind(name: str, config: Any, wanted: str) -> None:
     kinds = [kind for kind, table in tables.items() if set(named.split()) & set(table.values())]
     if not kinds:  # a bare body: a family that has both kinds is one of masked models
         kinds = [kind for kind, table in tables.items() if config.model_type in table][:1]
+    return kinds
+
+
+def _check_kind(name: str, config: Any, wanted: str) -> None:
+    """Refuse a masked model for a causal task and the reverse; the library would open some, to answer at random."""
+    kinds, named = _kinds(config), " ".join(config.architectures or ())
     found = kinds[0] if len(kinds) == 1 else wanted
     if found != wanted:
         raise InputError(
