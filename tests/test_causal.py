@@ -9,7 +9,7 @@ import transformers
 
 from noback import Full, Lora, Prefix, RunConfig, evaluate, export, predict, resume, train, tuned_run
 from noback.calibration import calibrated_accuracy
-from noback.engines import Plain
+from noback.engines import Local, Plain, Tally
 from noback.errors import InputError
 from noback.folder import RunFolder
 from noback.run import Run, drawn_data
@@ -75,6 +75,20 @@ def test_a_stopped_run_that_shares_demonstrations_goes_on_to_the_same_bits(adapt
     with pytest.raises(Interrupted):
         train(shown, tmp_path / "run", stop=lambda: next(asked))
     assert resume(tmp_path / "run").final_weights == whole.final_weights
+
+
+def test_eight_demonstrations_before_sixteen_prompts_are_computed_once_a_point():
+    config = RunConfig(model="mini-causal", task="reviews-causal", demonstrations=8, shots=16, batch=16, test_limit=8)
+    run = Run(config, RunFolder("."))
+    run.task.use(drawn_data(config))
+    batch, points = run.batch(0), run.config.estimator.points([5])
+    plain = Local(run.model, run.weights, run.task.word_ids, share="none").score(batch, points)
+    for ours, theirs in zip(run.engine.score(batch, points), plain, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+    ids, lengths = batch.inputs["input_ids"].tolist(), batch.inputs["attention_mask"].sum(dim=1).tolist()
+    computed = {tuple(row[: end + 1]) for row, length in zip(ids, lengths, strict=True) for end in range(length)}
+    assert run.tally() == Tally(tokens=2 * sum(lengths), cached=2 * (sum(lengths) - len(computed)))
+    assert run.tally().cached > 0.7 * run.tally().tokens
 
 
 def test_a_run_without_sharing_moves_as_one_with_it_to_rounding(config, tmp_path):

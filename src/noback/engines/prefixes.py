@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-_LEAST = 0.1  # the share of the cost that a layout must save, or the rows are run as they are
+Branch = tuple[int, int]  # a row, and how many tokens it shares with the one before it
+_LEAST = 0.1  # the share of tokens and of cost that a layout must save, or the rows are run as they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,30 +41,22 @@ class Layout:
 def layout_that_pays(rows: Sequence[Sequence[int]], width: int) -> Layout | None:
     """The cheapest layout for a model whose hidden states have `width` numbers; none: as they are costs about the same.
 
-    A longer tree shares more and attends to more: each limit of a tree's length between one row and all is tried.
+    A longer tree shares more and attends to more: limits of a tree's length between one row and all are tried.
     """
+    branches, tokens = _branches(rows), sum(map(len, rows))
     best, least = None, (1 - _LEAST) * _cost(len(rows), max(map(len, rows)), width)
-    for limit in _limits(rows):
-        found = laid_out(rows, limit)
-        cost = _cost(len(found.trees), found.longest, width)
-        if cost < least and found.cached >= _LEAST * found.tokens:
-            best, least = found, cost
-    return best
+    for limit in _limits(rows, branches):
+        groups = _groups(rows, branches, limit)
+        lengths = [_length(rows, group) for group in groups]
+        cost = _cost(len(groups), max(lengths), width)
+        if cost < least and sum(lengths) <= (1 - _LEAST) * tokens:
+            best, least = limit, cost
+    return None if best is None else laid_out(rows, best)
 
 
 def laid_out(rows: Sequence[Sequence[int]], limit: int) -> Layout:
     """The rows as the fewest trees of at most `limit` tokens; a row that is longer has one by itself."""
-    groups: list[list[int]] = []
-    total = 0
-    for row, shared in _tree(rows):
-        fresh = len(rows[row]) - shared
-        if groups and total + fresh <= limit:
-            groups[-1].append(row)
-            total += fresh
-        else:
-            groups.append([row])
-            total = len(rows[row])
-    trees = tuple(_planted(rows, group) for group in groups)
+    trees = tuple(_planted(rows, group) for group in _groups(rows, _branches(rows), limit))
     tokens = sum(map(len, rows))
     return Layout(trees, tokens, tokens - sum(len(tree.ids) for tree in trees))
 
@@ -74,32 +67,47 @@ def common(one: Sequence[int], other: Sequence[int]) -> int:
     return next((index for index in range(shortest) if one[index] != other[index]), shortest)
 
 
-def _tree(rows: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
-    """The rows sorted, each with the tokens that it shares with the one before."""
+def _branches(rows: Sequence[Sequence[int]]) -> list[Branch]:
+    """The radix tree of the rows."""
     order = sorted(range(len(rows)), key=lambda row: list(rows[row]))
-    yield order[0], 0
-    for before, row in pairwise(order):
-        yield row, common(rows[before], rows[row])
+    return [(order[0], 0), *((row, common(rows[before], rows[row])) for before, row in pairwise(order))]
 
 
-def _planted(rows: Sequence[Sequence[int]], group: Sequence[int]) -> Tree:
-    """Sorted rows as one tree: each keeps the places of what it shares with the one before, and adds its own."""
+def _groups(rows: Sequence[Sequence[int]], branches: Sequence[Branch], limit: int) -> list[list[Branch]]:
+    """The branches cut into trees of at most `limit` tokens; the first of a tree shares nothing."""
+    groups: list[list[Branch]] = []
+    length = 0
+    for row, shared in branches:
+        length += len(rows[row]) - shared
+        if groups and length <= limit:
+            groups[-1].append((row, shared))
+        else:
+            groups.append([(row, 0)])
+            length = len(rows[row])
+    return groups
+
+
+def _length(rows: Sequence[Sequence[int]], group: Sequence[Branch]) -> int:
+    """The tokens of a tree."""
+    return sum(len(rows[row]) - shared for row, shared in group)
+
+
+def _planted(rows: Sequence[Sequence[int]], group: Sequence[Branch]) -> Tree:
+    """The tree: each row keeps the places of what it shares with the one before, and adds its own."""
     ids: list[int] = []
     depths: list[int] = []
-    places: list[tuple[int, ...]] = []
-    for index, row in enumerate(group):
-        shared = common(rows[group[index - 1]], rows[row]) if index else 0
-        fresh = len(rows[row]) - shared
-        kept = places[-1][:shared] if index else ()
-        places.append((*kept, *range(len(ids), len(ids) + fresh)))
+    places: list[tuple[int, ...]] = [()]
+    for row, shared in group:
+        fresh = range(len(ids), len(ids) + len(rows[row]) - shared)
+        places.append((*places[-1][:shared], *fresh))
         ids += rows[row][shared:]
         depths += range(shared, len(rows[row]))
-    return Tree(tuple(group), tuple(ids), tuple(depths), tuple(places))
+    return Tree(tuple(row for row, _ in group), tuple(ids), tuple(depths), tuple(places[1:]))
 
 
-def _limits(rows: Sequence[Sequence[int]]) -> Iterator[int]:
+def _limits(rows: Sequence[Sequence[int]], branches: Sequence[Branch]) -> Iterator[int]:
     """From the longest row to all rows in one tree, each limit half as long again as the last."""
-    limit, most = max(map(len, rows)), sum(len(rows[row]) - shared for row, shared in _tree(rows))
+    limit, most = max(map(len, rows)), _length(rows, branches)
     while limit < most:
         yield limit
         limit += (limit + 1) // 2

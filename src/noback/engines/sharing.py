@@ -29,12 +29,12 @@ POSITIONS, TARGETS, BACK = "mask_positions", "targets", "back"  # beside the mod
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Tokens that an engine was given, each once a point, and how many of them it did not compute."""
+    """Tokens that an engine was given, each once a point, and how many of them it did not compute again."""
 
     tokens: int = 0
-    cached: int = 0  # by prefixes: another row of the same probe has the same token after the same prefix
-    below: int = 0  # of the computed ones: passed by `layers` layers once for all probes, with another probe
-    layers: int = 0  # below the first tuned one
+    cached: int = 0  # another row has the same token after the same prefix, at the same point
+    below: int = 0  # of the computed ones, those that passed the lower layers as the same token of another point
+    layers: int = 0  # how many lower layers there are: those below the first tuned one
 
     @property
     def saved(self) -> bool:
@@ -78,7 +78,8 @@ class Sharing:
         prefixes, layers = SHARED[share]
         causal = is_causal(model)
         self._prefixes = causal and prefixes and sees_all(model)
-        self._model = model
+        first = model.get_input_embeddings().weight if causal else torch.empty((1, 1))
+        self._width, self._dtype = first.shape[-1], first.dtype
         found = _layers(model) if causal and layers else []
         self.layers, self._below = found, _untuned(model, found, names)
 
@@ -92,11 +93,10 @@ class Sharing:
         layout, below = None, self._below if probes > 1 else 0
         if self._prefixes and set(batch.inputs) == {"input_ids", "attention_mask"}:
             rows = _rows(batch)
-            layout = layout_that_pays(rows, self._model.config.get_text_config().hidden_size) if rows else None
+            layout = layout_that_pays(rows, self._width) if rows else None
         if layout is None:
             return Plan(plain_inputs(batch), None, below) if below else None
-        dtype = next(tensor.dtype for tensor in self._model.parameters() if tensor.is_floating_point())
-        return Plan(laid_inputs(batch, layout, dtype), layout, below)
+        return Plan(laid_inputs(batch, layout, self._dtype), layout, below)
 
     def count(self, so_far: Tally, batch: Batch, plan: Plan | None, probes: int) -> Tally:
         """The tally with one more forward; nothing is counted where nothing may be shared."""
