@@ -1,6 +1,7 @@
 """Causal models from end to end: runs with label words that come next."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import transformers
 
 from noback import Full, Lora, Prefix, RunConfig, evaluate, export, predict, resume, train, tuned_run
 from noback.calibration import calibrated_accuracy
-from noback.engines import Plain
+from noback.engines import Local, Plain, Tally
 from noback.errors import InputError
 from noback.folder import RunFolder
 from noback.run import Run, drawn_data
@@ -27,8 +28,6 @@ def config(tiny_causal_folder, data_folder):
 
 
 def adapted(config, adapter):
-    from dataclasses import replace
-
     return replace(config, adapter=adapter)
 
 
@@ -63,6 +62,42 @@ def test_the_engine_of_a_run_gives_what_its_slow_twin_gives(adapter, config):
     assert (slow[0] - slow[1]).abs().max() > 1e-4  # the points are apart, so agreement means something
     for ours, twins in zip(fast, slow, strict=True):
         torch.testing.assert_close(ours, twins, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("adapter", [*ADAPTERS, Full(tune="last:1")], ids=["full", "lora", "prefix", "last layer"])
+def test_a_stopped_run_that_shares_demonstrations_goes_on_to_the_same_bits(adapter, config, tmp_path):
+    shown = replace(config, adapter=adapter, demonstrations=2)
+    whole = train(shown, tmp_path / "whole")
+    (found,) = [line for line in RunFolder(tmp_path / "whole").read_metrics() if line["kind"] == "sharing"]
+    assert found["cached"] > found["tokens"] / 3
+    assert (found["below"] > 0) is (adapter == Full(tune="last:1"))
+    asked = iter([False, True])
+    with pytest.raises(Interrupted):
+        train(shown, tmp_path / "run", stop=lambda: next(asked))
+    assert resume(tmp_path / "run").final_weights == whole.final_weights
+
+
+def test_eight_demonstrations_before_sixteen_prompts_are_computed_once_a_point():
+    config = RunConfig(model="mini-causal", task="reviews-causal", demonstrations=8, shots=16, batch=16, test_limit=8)
+    run = Run(config, RunFolder("."))
+    run.task.use(drawn_data(config))
+    batch, points = run.batch(0), run.config.estimator.points([5])
+    plain = Local(run.model, run.weights, run.task.word_ids, share="none").score(batch, points)
+    for ours, theirs in zip(run.engine.score(batch, points), plain, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+    ids, lengths = batch.inputs["input_ids"].tolist(), batch.inputs["attention_mask"].sum(dim=1).tolist()
+    computed = {tuple(row[: end + 1]) for row, length in zip(ids, lengths, strict=True) for end in range(length)}
+    assert run.tally() == Tally(tokens=2 * sum(lengths), cached=2 * (sum(lengths) - len(computed)))
+    assert run.tally().cached > 0.7 * run.tally().tokens
+
+
+def test_a_run_without_sharing_moves_as_one_with_it_to_rounding(config, tmp_path):
+    shown = replace(config, demonstrations=2)
+    train(shown, tmp_path / "shared")
+    train(replace(shown, share="none"), tmp_path / "plain")
+    slopes = [[step.slopes for step in open_run(tmp_path / name)[1].steps] for name in ("shared", "plain")]
+    torch.testing.assert_close(*map(torch.tensor, slopes), atol=1e-3, rtol=1e-3)
+    assert not [line for line in RunFolder(tmp_path / "plain").read_metrics() if line["kind"] == "sharing"]
 
 
 def test_an_exported_model_opens_as_a_causal_model_and_answers_the_same(config, tmp_path):

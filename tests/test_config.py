@@ -33,6 +33,7 @@ OTHER = {
     "eval_every": 3,
     "probes_per_pass": 1,
     "micro_batch": 2,
+    "share": "prefixes",
     "estimator.eps": 2e-3,
     "estimator.directions": 4,
     "estimator.adapt_ties": AdaptTies(target=0.5),

@@ -17,6 +17,7 @@ import tomli_w
 from noback.adapters import AnyAdapter, Full
 from noback.directions import FAMILIES
 from noback.engines.quantised import QUANTISED
+from noback.engines.sharing import SHARED
 from noback.errors import InputError
 from noback.estimators import TwoSided
 from noback.objectives import AnyObjective, CrossEntropy
@@ -56,6 +57,11 @@ class RunConfig:
     eval_every: int | None = option(None, "steps between looks at the validation set; none: a tenth of the run")
     probes_per_pass: int | None = option(None, "points of a step in one forward; none: all of them")
     micro_batch: int | None = option(None, "examples in one forward; none: the whole batch")
+    share: str = option(
+        "all",
+        "what a causal model on a CPU computes once a step: prefixes of rows, layers below the tuned",
+        choices=SHARED,
+    )
     estimator: TwoSided = option(TwoSided(), "how slopes are measured")
     rule: Sgd = option(Sgd(), "how the weights move")
     adapter: AnyAdapter = option(Full(), "what is tuned: the model's weights, or what is put beside them")
@@ -74,6 +80,7 @@ class RunConfig:
         one_of("dtype", self.dtype, DTYPES)
         one_of("noise", self.noise, FAMILIES)
         one_of("products", self.products, PRODUCTS)
+        one_of("share", self.share, SHARED)
         if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise InputError(f"device is {self.device!r}; expected cpu, cuda or cuda:N")
         if self.quantise is not None:

@@ -86,6 +86,10 @@ def finished(run: Run, contents: Contents, zero_shot: Score, seconds: float) -> 
         verdict=judged.word,
         evidence=judged.evidence,
     )
+    tally = run.tally()
+    if tally.saved:
+        run.folder.add_metrics(kind="sharing", **dataclasses.asdict(tally))
+        run.watcher.note(f"{tally}")
     run.folder.add_metrics(kind="result", **dataclasses.asdict(result))
     return result
 

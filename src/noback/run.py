@@ -21,6 +21,7 @@ from noback.engines import (
     Engine,
     Local,
     Opened,
+    Tally,
     Writing,
     chosen_device,
     model_limit,
@@ -74,6 +75,7 @@ class Run:
             micro_batch=config.micro_batch,
             tf32=config.products == "tf32",
             hold=not isinstance(config.objective, Reward) or config.objective.hold,
+            share=config.share,
             say=self.watcher.note,
         )
 
@@ -116,6 +118,10 @@ class Run:
     def peak_memory(self) -> int:
         """The most memory in bytes that was held where the model is."""
         return peak_memory() if self.device.type == "cpu" else torch.cuda.max_memory_allocated(self.device)
+
+    def tally(self) -> Tally:
+        """The tokens that this process has scored, and how many of them were not computed again."""
+        return self.engine.tally if isinstance(self.engine, Local) else Tally()
 
     def header(self) -> dict[str, Any]:
         """What the journal says about itself: with the base weights, enough to replay it."""

@@ -46,7 +46,7 @@ def test_probes_of_a_causal_model_equal_whole_perturbed_copies(kind, read, token
     weights = weights_of(model)
     before = weights.digest()
     batch, word_ids = BATCHES[read](tokenizer)
-    engine = Local(model, weights, word_ids)
+    engine = Local(model, weights, word_ids, share="none")
     fast = engine.score(batch, POINTS)
     assert not engine.point_by_point  # the probed modules did it
     slow = Plain(model, weights, word_ids).score(batch, POINTS)
@@ -99,7 +99,7 @@ def test_the_head_sees_only_the_tokens_that_are_scored(tokenizer):
     batch, word_ids = choices_batch(tokenizer)
     seen = []
     hook = model.lm_head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape))
-    Local(model, weights_of(model), word_ids).score(batch, [STILL])
+    Local(model, weights_of(model), word_ids, share="none").score(batch, [STILL])
     hook.remove()
     longest = max(int((row >= 0).sum()) for row in batch.candidates.targets)
     assert seen == [(batch.rows, longest, 16)]

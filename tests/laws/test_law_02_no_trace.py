@@ -5,8 +5,10 @@ import torch
 
 from noback import MeZO
 from noback.engines import Local
+from noback.tasks import Batch
 from noback.values import Move, Term
-from tests.conftest import tiny_model, weights_of
+from noback.weights import Weights
+from tests.conftest import tiny_causal, tiny_model, weights_of
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -21,6 +23,28 @@ def test_many_scores_leave_the_bits_as_they_were(kind, dtype, small_task):
         engine.score(batch, [Move((Term(100 * seed + probe, 0.1),)) for probe in range(20)])
     assert weights.digest() == before
     assert {name: id(tensor) for name, tensor in model.named_parameters()} == state
+    assert not any("forward" in module.__dict__ for module in model.modules())
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_sharing_what_rows_and_points_have_in_common_leaves_the_model_as_it_was(interrupted):
+    model = tiny_causal("llama")
+    upper = Weights({name: part for name, part in model.named_parameters() if ".layers.1." in name})
+    before, engine = weights_of(model).digest(), Local(model, upper, [10, 11])
+    inputs = {"input_ids": torch.tensor([[5, 6, 7, 8], [5, 6, 7, 9]]), "attention_mask": torch.ones(2, 4).long()}
+    batch = Batch(inputs, torch.tensor([3, 3]), torch.tensor([0, 1]))
+    engine.score(batch, [Move((Term(1, 0.1),)), Move((Term(1, -0.1),))])
+    assert engine.tally.cached
+    assert engine.tally.below
+    if interrupted:
+
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        model.model.layers[1].mlp.register_forward_pre_hook(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            engine.score(batch, [Move((Term(1, 0.1),)), Move((Term(1, -0.1),))])
+    assert weights_of(model).digest() == before
     assert not any("forward" in module.__dict__ for module in model.modules())
 
 

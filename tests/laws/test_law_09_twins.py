@@ -1,4 +1,4 @@
-"""Law 9: every fast path equals its slow readable twin. (Noise: law 1. Probes in one forward: tests/engines.)"""
+"""Law 9: every fast path equals its slow readable twin. (Noise: law 1. Probes, prefixes: tests/engines.)"""
 
 import pytest
 import torch

@@ -12,4 +12,5 @@ FLAGS = {
     "--objective": "objective", "--adapter": "adapter", "--quantise": "quantise", "--device": "device",
     "--products": "products",
     "--eval-every": "eval_every", "--probes-per-pass": "probes_per_pass", "--micro-batch": "micro_batch",
+    "--share": "share",
 }  # fmt: skip

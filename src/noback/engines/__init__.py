@@ -15,6 +15,7 @@ from noback.engines.loading import (
 from noback.engines.local import Local
 from noback.engines.plain import Plain
 from noback.engines.readout import by_example, readout_for, readout_of
+from noback.engines.sharing import Tally
 
 __all__ = [
     "STILL",
@@ -23,6 +24,7 @@ __all__ = [
     "Local",
     "Opened",
     "Plain",
+    "Tally",
     "TensorNames",
     "Writing",
     "by_example",

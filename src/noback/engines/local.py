@@ -18,13 +18,14 @@ from noback.engines.graphs import Graphs
 from noback.engines.loading import model_limit
 from noback.engines.probed import Probes
 from noback.engines.readout import by_example, readout_for, readout_of, without_cache
+from noback.engines.sharing import BACK, POSITIONS, SHARED, TARGETS, Plan, Sharing, Tally, by_row, plain_inputs, widened
 from noback.errors import InputError
+from noback.options import one_of
 from noback.tasks import Batch
 from noback.values import Move
 from noback.weights import Weights
 
 T = TypeVar("T")
-_POSITIONS, _TARGETS = "mask_positions", "targets"  # beside the model's own inputs
 _BUCKET = 8  # on a GPU, tokens are padded to a multiple of so many
 
 
@@ -41,13 +42,16 @@ class Local:
         micro_batch: int | None = None,
         tf32: bool = False,
         hold: bool = True,
+        share: str = "all",
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`word_ids` none: a head or a batch's candidates are read. `micro_batch` bounds the examples of a forward.
 
         `tf32` lets a GPU round the factors of float32 products; `hold` lets a point's tensors be formed once for a
-        whole text; `say` is told what the engine had to change.
+        whole text; `share` names what a causal model computes once on a CPU (`sharing.SHARED`); `say` is told what
+        the engine had to change.
         """
+        one_of("share", share, SHARED)
         self._model = model.eval()
         self._weights = weights
         self._readout = readout_of(model, word_ids)
@@ -64,6 +68,10 @@ class Local:
         self._checked = False  # whether a displaced forward was seen to equal the same points one by one
         self.point_by_point = False  # the model does not take probes side by side
         self._stood = False  # whether held tensors were seen to write what a point writes under `Displaced`
+        # Captured forwards want few shapes, and trees come in many: a GPU shares nothing yet.
+        self._sharing = Sharing(model, self._names, "none" if self._graphs is not None else share)
+        self._shares: dict[object, bool] = {}  # kinds of plans, and whether they were seen to give the plain scores
+        self.tally = Tally()  # tokens that were given and how many of them were not computed
 
     @property
     def weights(self) -> Weights:
@@ -164,7 +172,37 @@ class Local:
     def _pass(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
         if not self._checked and any(point.terms for point in points):
             return self._first_displaced_pass(batch, points)
-        return self._alone(batch, points) if self.point_by_point else self._probed(batch, points)
+        plan = None if self.point_by_point else self._plan(batch, points)
+        self.tally = self._sharing.count(self.tally, batch, plan, len(points))
+        if self.point_by_point:
+            return self._alone(batch, points)
+        return self._probed(batch, points) if plan is None else self._shared(batch, points, plan)
+
+    def _plan(self, batch: Batch, points: Sequence[Move]) -> Plan | None:
+        """What of the forward is done once: a plan of a kind that gives the plain scores; none: nothing."""
+        plan = self._sharing.plan(batch, len(points))
+        if plan is None:
+            return None
+        kind = (*plan.kind, any(point.terms for point in points))
+        if kind not in self._shares:
+            self._shares[kind] = self._is_right(batch, points, plan)
+        return plan if self._shares[kind] else None
+
+    def _is_right(self, batch: Batch, points: Sequence[Move], plan: Plan) -> bool:
+        """Whether a plan gives what the batch gives without it; it is said where it does not."""
+        try:
+            found = self._shared(batch, points, plan)
+        except Exception:  # noqa: BLE001 (whatever went wrong, the plain way serves)
+            found = []
+        plain = self._probed(batch, points)
+        agree = bool(found) and all(self._close(*pair) for pair in zip(found, plain, strict=True))
+        if not agree:
+            self._say(f"{type(self._model).__name__} does not share {plan}; it is scored the plain way")
+        return agree
+
+    def _shared(self, batch: Batch, points: Sequence[Move], plan: Plan) -> list[Tensor]:
+        logits = self._forward(plan.inputs, points, plan.below)
+        return [by_example(one, batch.candidates) for one in logits.chunk(len(points))]
 
     def _first_displaced_pass(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
         """Trust probes side by side only once they gave what the points give one by one.
@@ -183,7 +221,8 @@ class Local:
         agree = bool(together) and all(self._close(*pair) for pair in zip(together, alone, strict=True))
         self.point_by_point = not agree or bool(self._probes.used_outside)
         self._checked = True
-        if seen is not batch:
+        if seen is not batch or self._sharing.active:
+            # What every later pass gives, to the bit: a run resumed here must go on as one that never stopped.
             return self._pass(batch, points)
         return alone if self.point_by_point else together
 
@@ -213,9 +252,7 @@ class Local:
 
     def _inputs(self, batch: Batch) -> dict[str, Tensor]:
         """What a forward takes; for a GPU with tokens up to the next bucket, so that few shapes are seen."""
-        inputs = {**batch.inputs, _POSITIONS: batch.mask_positions}
-        if batch.candidates is not None:
-            inputs[_TARGETS] = batch.candidates.targets
+        inputs = plain_inputs(batch)
         if self._graphs is None:
             return inputs
         tokens = inputs["input_ids"].shape[1]
@@ -224,27 +261,37 @@ class Local:
             inputs[name] = F.pad(inputs[name], (0, more), value=self._padding if name == "input_ids" else 0)
         return inputs
 
-    def _forward(self, inputs: Mapping[str, Tensor], points: Sequence[Move]) -> Tensor:
-        """The label logits of all points, probe-major; of candidates, those of each row."""
-        probes, rows = len(points), len(inputs[_POSITIONS])
-        positions = torch.cat([inputs[_POSITIONS]] * probes)
-        repeated = {name: tensor.repeat(probes, 1) for name, tensor in _plain(inputs).items()}
-        readout = readout_for(inputs.get(_TARGETS), self._model, self._readout)
-        with self._probes.at(points, rows), readout.reading(positions):
-            return readout.label_logits(self._model(**repeated, **self._settings).logits)
+    def _forward(self, inputs: Mapping[str, Tensor], points: Sequence[Move], below: int = 0) -> Tensor:
+        """The label logits of all points, probe-major; of candidates, those of each row.
+
+        The layers `below` see one copy of the batch, the others one a probe.
+        """
+        probes, rows = len(points), len(inputs[POSITIONS])
+        positions = torch.cat([inputs[POSITIONS]] * probes)
+        copied = {name: _copies(tensor, 1 if below else probes) for name, tensor in _plain(inputs).items()}
+        readout = readout_for(inputs.get(TARGETS), self._model, self._readout)
+        above = widened(self._sharing.layers[below:], rows, probes) if below else nullcontext()
+        with self._probes.at(points, rows), above, readout.reading(positions):
+            logits = self._model(**copied, **self._settings).logits
+        return readout.label_logits(by_row(logits, inputs.get(BACK), probes))
 
     def _displaced(self, inputs: Mapping[str, Tensor], point: Move) -> Tensor:
         """One point by itself: every torch function sees the tuned tensors there. Right for any model, and slower."""
         displaced = Displaced(self._weights, self._names, [point]) if point.terms else nullcontext()
-        rows = self._probes.asked_rows(point, len(inputs[_POSITIONS]))
-        readout = readout_for(inputs.get(_TARGETS), self._model, self._readout)
-        with displaced, rows, readout.reading(inputs[_POSITIONS]):
+        rows = self._probes.asked_rows(point, len(inputs[POSITIONS]))
+        readout = readout_for(inputs.get(TARGETS), self._model, self._readout)
+        with displaced, rows, readout.reading(inputs[POSITIONS]):
             return readout.label_logits(self._model(**_plain(inputs), **self._settings).logits)
 
 
 def _plain(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What the model itself takes."""
-    return {name: tensor for name, tensor in inputs.items() if name not in (_POSITIONS, _TARGETS)}
+    return {name: tensor for name, tensor in inputs.items() if name not in (POSITIONS, TARGETS, BACK)}
+
+
+def _copies(tensor: Tensor, count: int) -> Tensor:
+    """[rows, ...] as [count x rows, ...]"""
+    return tensor.repeat(count, *(1 for _ in tensor.shape[1:]))
 
 
 def _order(points: Sequence[Move]) -> tuple[tuple[int, ...], ...]:

@@ -1,0 +1,84 @@
+"""What a causal step gains where prefixes are shared, and where the layers below the first tuned one are run once.
+
+    python benchmarks/prefixes.py --sst2 FOLDER    SST-2 as the data; without it the embedded reviews
+
+Writes prefixes.json. The ways of a case are timed side by side in one process, in turn, on the same batches and from
+the same model; a step is its scores and its move. The figures are medians, and the ratios are of medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import statistics
+import time
+from pathlib import Path
+
+import torch
+from machine import machine
+
+import noback
+from noback.engines import Local
+from noback.folder import RunFolder
+from noback.journal import StepRecord
+from noback.run import Run, drawn_data
+
+RESULTS = Path(__file__).parent / "results"
+SHOWN = {"demonstrations": 8}
+CASES = {
+    "8 demonstrations, batch 16": (("none", "prefixes"), SHOWN | {"batch": 16}),
+    "8 demonstrations, batch 16, upper half of the layers tuned": (
+        ("none", "layers", "prefixes", "all"),
+        SHOWN | {"batch": 16, "adapter": noback.Full(tune="last:4")},
+    ),
+    "8 demonstrations, batch 64": (("none", "prefixes"), SHOWN | {"batch": 64}),
+    "no demonstrations, batch 16": (("none", "prefixes"), {"batch": 16}),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sst2", type=Path, metavar="FOLDER")
+    parser.add_argument("--rounds", type=int, default=9)
+    arguments = parser.parse_args()
+    task = {"task": "sst2-causal", "data": str(arguments.sst2)} if arguments.sst2 else {"task": "reviews-causal"}
+    base = noback.RunConfig(model="mini-causal", shots=64, test_limit=8, **task)
+    cases = []
+    for name, (ways, more) in CASES.items():
+        cases.append({"case": name, **timed(ways, dataclasses.replace(base, **more), arguments.rounds)})
+        print(json.dumps(cases[-1]), flush=True)
+    results = {"machine": machine(), "task": base.task, "model": base.model, "rounds": arguments.rounds, "cases": cases}
+    (RESULTS / "prefixes.json").write_text(json.dumps(results, indent=2) + "\n")
+
+
+def timed(ways: tuple[str, ...], config: noback.RunConfig, rounds: int) -> dict:
+    """The median seconds of a step each way, the ratios to the plain way, and how far the scores are apart."""
+    run = Run(config, RunFolder("."))
+    run.task.use(drawn_data(config))
+    engines = {way: Local(run.model, run.weights, run.task.word_ids, share=way) for way in ways}
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    points = run.config.estimator.points([0])
+    plain = torch.stack(engines["none"].score(run.batch(0), points))
+    apart = {way: (torch.stack(one.score(run.batch(0), points)) - plain).abs().max() for way, one in engines.items()}
+    tokens = engines[ways[-1]].tally
+    for step in range(rounds + 1):
+        for way, engine in engines.items():
+            run.engine = engine
+            began = time.perf_counter()
+            estimate = run.measure(step, run.config.eps).estimate
+            run.weights.advance([run.move(StepRecord(step, estimate.loss, estimate.slopes))])
+            if step:  # the first warms up
+                seconds[way].append(time.perf_counter() - began)
+    medians = {way: statistics.median(values) for way, values in seconds.items()}
+    return {
+        "seconds_a_step": {way: round(value, 4) for way, value in medians.items()},
+        "times_faster_than_none": {way: round(medians["none"] / value, 2) for way, value in medians.items()},
+        **({"all_over_prefixes": round(medians["prefixes"] / medians["all"], 2)} if "all" in ways else {}),
+        "largest_difference_of_a_score": {way: float(f"{float(value):.2g}") for way, value in apart.items()},
+        "one_step": dataclasses.asdict(tokens),
+    }
+
+
+if __name__ == "__main__":
+    main()
