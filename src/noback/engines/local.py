@@ -32,7 +32,7 @@ _BUCKET = 8  # on a GPU, tokens are padded to a multiple of so many
 class Local:
     """Scores all points of a step in one forward, or `probes_per_pass` of them at a time."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (options by name)
         self,
         model: Any,
         weights: Weights,
