@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
-from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from noback.bench.measuring import Step
 from noback.bench.published import PublishedStep
@@ -70,7 +69,7 @@ class NobackStep:
     def __init__(self, subject: Subject, tuned: Tuned, *, eps: float = EPS, lr: float = LR) -> None:
         self._weights = Weights(tuned)
         self._said: list[str] = []
-        model = _Answering(subject.model, subject.base)
+        model = subject.model
         self._engine = Local(model, self._weights, subject.words, tf32=subject.tf32, say=self._said.append)
         self._batch, self._steps = subject.batch, count()
         self._estimator, self._rule = TwoSided(eps=eps), Sgd(lr=lr)
@@ -117,35 +116,6 @@ def adam(subject: Subject, tuned: Tuned, *, lr: float = LR) -> Step:
         return loss.item()
 
     return step
-
-
-class _Answering(nn.Module):
-    """A model as the engine takes it: `base_model` is the part that the head reads, names are the model's own."""
-
-    def __init__(self, model: Any, base: nn.Module) -> None:
-        super().__init__()
-        self.whole = model
-        self._base = [base]  # in a list: it is no second child
-
-    @property
-    def base_model(self) -> nn.Module:
-        return self._base[0]
-
-    @property
-    def config(self) -> Any:
-        return self.whole.config
-
-    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        return self.whole.named_parameters(*args, **kwargs)  # type: ignore[no-any-return]
-
-    def get_decoder(self) -> nn.Module:
-        return self._base[0]
-
-    def get_output_embeddings(self) -> Any:
-        return self.whole.get_output_embeddings()
-
-    def forward(self, **inputs: Tensor) -> Any:
-        return self.whole(**inputs)
 
 
 def _inference(forward: PlainForward) -> Step:
