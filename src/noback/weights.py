@@ -23,6 +23,7 @@ from noback.options import one_of
 from noback.values import Move
 
 _SAMPLED = 4096  # weights of a tensor that are looked at to see whether an update changed them
+_GROUPED = 2**23  # weights, all points counted, that one launch perturbs together
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -97,8 +98,36 @@ class Weights:
         """On a GPU, the tensors that one launch perturbs together: [points, *shape]; on a CPU none."""
         if self.device.type == "cpu":
             return {}
-        sweeps, names = self._gpu(), list(self._tensors)
-        found = sweeps.small(sweeps.placed(points))
+        sweeps = self._gpu()
+        return self._by_name(sweeps.small(sweeps.placed(points)))
+
+    def groups(self, names: Sequence[str], points: int) -> dict[str, tuple[str, ...]]:
+        """On a GPU, small matrices that are used one after the other and can be perturbed together, by each name."""
+        if self.device.type == "cpu":
+            return {}
+        sweeps, parts = self._gpu(), list(self._tensors)
+        found: list[list[str]] = [[]]
+        for name in names:
+            now, held = self._tensors[name], sum(self._tensors[one].numel() for one in found[-1])
+            if not sweeps.can_group(parts.index(name)) or now.numel() > _GROUPED // 2 // points:
+                found.append([])
+                continue
+            alike = all(self._tensors[one].dtype == now.dtype for one in found[-1])
+            if not alike or held + now.numel() > _GROUPED // points:
+                found.append([])
+            found[-1].append(name)
+        groups = [tuple(group) for group in found if len(group) > 1]
+        for group in groups:
+            sweeps.prepare([parts.index(name) for name in group])
+        return {name: group for group in groups for name in group}
+
+    def perturbed_together(self, names: Sequence[str], points: Sequence[Move]) -> dict[str, Tensor]:
+        """The tensors of a group at each point, in one launch: [points, *shape]."""
+        sweeps, parts = self._gpu(), list(self._tensors)
+        return self._by_name(sweeps.group([parts.index(name) for name in names], sweeps.placed(points)))
+
+    def _by_name(self, found: Mapping[int, Tensor]) -> dict[str, Tensor]:
+        names = list(self._tensors)
         return {names[part]: value.view(-1, *self._tensors[names[part]].shape) for part, value in found.items()}
 
     def looked_up(self, name: str, points: Sequence[Move], ids: Tensor, *, only: int | None = None) -> Tensor:
@@ -196,7 +225,7 @@ class Weights:
         """The sweeps on the tensors' GPU; with `look`, made anew where a storage has changed."""
         if self._on_gpu is not None and not look:
             return self._on_gpu[1]
-        storage = [tensor.data_ptr() for tensor in self._tensors.values()]
+        storage = list(map(Tensor.data_ptr, self._tensors.values()))
         if self._on_gpu is None or self._on_gpu[0] != storage:
             parts = [(self._matrix(name), self._place(name), is_decayed(name)) for name in self._tensors]
             self._on_gpu = (storage, gpu_sweeps(parts, self.family))

@@ -100,15 +100,58 @@ def _cut(value, HALF: tl.constexpr):
     return (value.to(tl.uint32, bitcast=True) >> 16).to(tl.uint16).to(tl.bfloat16, bitcast=True) if HALF else value
 
 
+@triton.jit
+def _store_sides(
+    base, bits, words, begin, target, size, inside,
+    SHARED: tl.constexpr, MIRRORED: tl.constexpr, BITS: tl.constexpr,
+):  # fmt: skip
+    """The points of one seed; MIRRORED: the second is the first with the other sign, so one look-up serves."""
+    HALF: tl.constexpr = target.dtype.element_ty == tl.bfloat16
+    noise = _values(words, begin, bits, BITS)
+    tl.store(target, _nearest(base + noise, HALF), mask=inside)
+    if MIRRORED:
+        tl.store(target + size, _nearest(base - noise, HALF), mask=inside)
+    else:
+        for side in tl.static_range(1, SHARED):
+            noise = _values(words, begin + side, bits, BITS)
+            tl.store(target + side * size, _nearest(base + noise, HALF), mask=inside)
+
+
+@triton.jit
+def _store_points(
+    base, target, size, inside, words, first, count, points, terms, band, columns, column, tensor,
+    SHARED: tl.constexpr, MIRRORED: tl.constexpr, ALONE: tl.constexpr, BITS: tl.constexpr,
+):  # fmt: skip
+    """A tile at each point, `size` apart: groups of SHARED points share their noise; 0: `count` points from `first`."""
+    HALF: tl.constexpr = target.dtype.element_ty == tl.bfloat16
+    if SHARED > 0:
+        if ALONE:  # without the loop, which lets everything be in flight at once
+            bits = _tile_bits(words, 0, terms, band, columns, column, tensor, BITS)
+            _store_sides(base, bits, words, 0, target, size, inside, SHARED, MIRRORED, BITS)
+        else:
+            for group in range(points // SHARED):
+                begin = group * SHARED
+                bits = _tile_bits(words, begin, terms, band, columns, column, tensor, BITS)
+                _store_sides(base, bits, words, begin, target + begin * size, size, inside, SHARED, MIRRORED, BITS)
+    else:
+        starts = words + terms * ((1 << BITS) + 2) + first
+        for point in range(count):
+            value = base
+            for term in range(tl.load(starts + point), tl.load(starts + point + 1)):
+                bits = _tile_bits(words, term, terms, band, columns, column, tensor, BITS)
+                value += _values(words, term, bits, BITS)
+            tl.store(target + point * size, _nearest(value, HALF), mask=inside)
+
+
 @triton.jit(do_not_specialize=[
     "first", "count", "points", "terms", "height", "width", "columns", "tensor", "first_row", "first_column",
 ])  # fmt: skip
 def perturb_tiles(
     weight, out, words, first, count, points, terms, height, width, columns, tensor, first_row, first_column,
-    SHARED: tl.constexpr, BITS: tl.constexpr, VECTOR: tl.constexpr, BLOCK: tl.constexpr, MASKED: tl.constexpr,
+    SHARED: tl.constexpr, MIRRORED: tl.constexpr, ALONE: tl.constexpr, BITS: tl.constexpr, VECTOR: tl.constexpr,
+    BLOCK: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    HALF: tl.constexpr = weight.dtype.element_ty == tl.bfloat16
-    width = tl.multiple_of(width, VECTOR)
+    width = width // VECTOR * VECTOR  # a hint on an argument is lost, and loads would go element by element
     band = first_row // 16 + tl.program_id(1)
     local = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     row = band * 16 - first_row + tl.arange(0, 16)
@@ -119,21 +162,10 @@ def perturb_tiles(
     base = tl.load(weight + offset, mask=inside).to(tl.float32)
     column = first_column + local
     size = height.to(tl.int64) * width
-    if SHARED > 0:
-        for group in range(points // SHARED):
-            begin = group * SHARED
-            bits = _tile_bits(words, begin, terms, band, columns, column, tensor, BITS)
-            for side in tl.static_range(SHARED):
-                value = base + _values(words, begin + side, bits, BITS)
-                tl.store(out + (begin + side) * size + offset, _nearest(value, HALF), mask=inside)
-    else:
-        starts = words + terms * ((1 << BITS) + 2) + first
-        for point in range(count):
-            value = base
-            for term in range(tl.load(starts + point), tl.load(starts + point + 1)):
-                bits = _tile_bits(words, term, terms, band, columns, column, tensor, BITS)
-                value += _values(words, term, bits, BITS)
-            tl.store(out + point * size + offset, _nearest(value, HALF), mask=inside)
+    _store_points(
+        base, out + offset, size, inside, words, first, count, points, terms, band, columns, column, tensor,
+        SHARED, MIRRORED, ALONE, BITS,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -148,43 +180,48 @@ def _element_bits(k0, k1, row, columns, column, tensor, stream, BITS: tl.constex
 
 
 @triton.jit(do_not_specialize=[
-    "first", "count", "points", "terms", "height", "width", "columns", "tensor", "first_row", "first_column", "a_point",
+    "first", "count", "points", "terms", "height", "width", "columns", "tensor", "first_row", "first_column",
 ])  # fmt: skip
 def perturb_elements(
     weight, out, words, first, count, points, terms, height, width, columns, tensor, first_row, first_column,
-    rows, a_point,
-    BITS: tl.constexpr, CHOSEN: tl.constexpr, BLOCK: tl.constexpr,
+    BITS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """CHOSEN: output row i is row rows[i] at point first + i // a_point; else every row at `count` points."""
     HALF: tl.constexpr = weight.dtype.element_ty == tl.bfloat16
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     size = height.to(tl.int64) * width
     inside = place < size
-    index, local = place // width, place % width
-    row = index
-    if CHOSEN:
-        row = tl.load(rows + index, mask=inside, other=0) - first_row
-    base = tl.load(weight + row * width + local, mask=inside, other=0.0).to(tl.float32)
+    row, local = place // width, place % width
+    base = tl.load(weight + place, mask=inside, other=0.0).to(tl.float32)
     starts = words + terms * ((1 << BITS) + 2) + first
     for turn in range(count):
         value = base
-        if CHOSEN:
-            begin = tl.load(starts + index // a_point, mask=inside, other=0)
-            last = tl.load(starts + index // a_point + 1, mask=inside, other=0)
-            for step in range(tl.max(last - begin, axis=0)):
-                term = tl.minimum(begin + step, terms - 1)
-                at = words + terms * (1 << BITS) + 2 * term
-                k0 = tl.load(at).to(tl.uint32, bitcast=True)
-                k1 = tl.load(at + 1).to(tl.uint32, bitcast=True)
-                bits = _element_bits(k0, k1, first_row + row, columns, first_column + local, tensor, 0, BITS)
-                noise = tl.load(words + term * (1 << BITS) + bits.to(tl.int32)).to(tl.float32, bitcast=True)
-                value = tl.where(begin + step < last, value + noise, value)
-        else:
-            for term in range(tl.load(starts + turn), tl.load(starts + turn + 1)):
-                k0, k1 = _seed(words, terms * (1 << BITS) + 2 * term)
-                bits = _element_bits(k0, k1, first_row + row, columns, first_column + local, tensor, 0, BITS)
-                value += _values(words, term, bits, BITS)
+        for term in range(tl.load(starts + turn), tl.load(starts + turn + 1)):
+            k0, k1 = _seed(words, terms * (1 << BITS) + 2 * term)
+            bits = _element_bits(k0, k1, first_row + row, columns, first_column + local, tensor, 0, BITS)
+            value += _values(words, term, bits, BITS)
         tl.store(out + turn * size + place, _nearest(value, HALF), mask=inside)
+
+
+@triton.jit(do_not_specialize=[
+    "first", "a_point", "terms", "width", "columns", "tensor", "first_row", "first_column",
+])  # fmt: skip
+def perturb_rows(
+    weight, out, words, rows, first, a_point, terms, width, columns, tensor, first_row, first_column,
+    BITS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Output row i is row rows[i] at point first + i // a_point."""
+    HALF: tl.constexpr = weight.dtype.element_ty == tl.bfloat16
+    index = tl.program_id(0)
+    row = tl.load(rows + index).to(tl.int64)
+    local = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = local < width
+    value = tl.load(weight + (row - first_row) * width + local, mask=inside, other=0.0).to(tl.float32)
+    starts = words + terms * ((1 << BITS) + 2) + first + index // a_point
+    for term in range(tl.load(starts), tl.load(starts + 1)):
+        k0, k1 = _seed(words, terms * (1 << BITS) + 2 * term)
+        bits = _element_bits(k0, k1, row, columns, first_column + local, tensor, 0, BITS)
+        value += _values(words, term, bits, BITS)
+    tl.store(out + index.to(tl.int64) * width + local, _nearest(value, HALF), mask=inside)
 
 
 @triton.jit
@@ -212,12 +249,9 @@ def _decayed(value, words, at, decayed):
     return value * tl.where(decayed != 0, factor, 1.0)
 
 
-@triton.jit(do_not_specialize=["moves", "terms"])
-def advance_tiles(
-    chunks, table, words, moves, terms,
-    HALF: tl.constexpr, DECAYS: tl.constexpr, BITS: tl.constexpr, VECTOR: tl.constexpr, BLOCK: tl.constexpr,
-    MASKED: tl.constexpr, SINGLE: tl.constexpr,
-):  # fmt: skip
+@triton.jit
+def _tile(chunks, table, HALF: tl.constexpr, VECTOR: tl.constexpr, BLOCK: tl.constexpr):
+    """A program's tile: its tensor, where its memory is, its band and columns, and which of them are inside."""
     chunk = chunks + tl.program_id(0).to(tl.int64) * 3
     index, band, begin = tl.load(chunk), tl.load(chunk + 1), tl.load(chunk + 2)
     weight = _pointer(table, index, HALF, 16)
@@ -225,11 +259,38 @@ def advance_tiles(
     local = tl.multiple_of(begin, VECTOR) + tl.arange(0, BLOCK)
     row = band * 16 - first_row + tl.arange(0, 16)
     offset = row[:, None] * width + local[None, :]
-    inside = None
-    if MASKED:
-        inside = ((row >= 0) & (row < height))[:, None] & (local < width)[None, :]
+    inside = ((row >= 0) & (row < height))[:, None] & (local < width)[None, :]
+    return index, weight, columns, tensor, decayed, band, first_column + local, offset, inside
+
+
+@triton.jit(do_not_specialize=["points", "terms", "total"])
+def perturb_group(
+    chunks, table, out, words, points, terms, total,
+    HALF: tl.constexpr, SHARED: tl.constexpr, MIRRORED: tl.constexpr, ALONE: tl.constexpr, BITS: tl.constexpr,
+    VECTOR: tl.constexpr, BLOCK: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """The tiles of several tensors, one after the other at each point; `total` is a multiple of 16."""
+    index, weight, columns, tensor, _, band, column, offset, inside = _tile(chunks, table, HALF, VECTOR, BLOCK)
+    if not MASKED:
+        inside = None
+    base = tl.load(weight + offset, mask=inside).to(tl.float32)
+    target = out + tl.multiple_of(tl.load(table + index * 9 + 8), 16) + offset
+    _store_points(
+        base, target, total // 16 * 16, inside, words, 0, points, points, terms, band, columns, column, tensor,
+        SHARED, MIRRORED, ALONE, BITS,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["moves", "terms"])
+def advance_tiles(
+    chunks, table, words, moves, terms,
+    HALF: tl.constexpr, DECAYS: tl.constexpr, BITS: tl.constexpr, VECTOR: tl.constexpr, BLOCK: tl.constexpr,
+    MASKED: tl.constexpr, SINGLE: tl.constexpr,
+):  # fmt: skip
+    _, weight, columns, tensor, decayed, band, column, offset, inside = _tile(chunks, table, HALF, VECTOR, BLOCK)
+    if not MASKED:
+        inside = None
     value = tl.load(weight + offset, mask=inside).to(tl.float32)
-    column = first_column + local
     starts = terms * ((1 << BITS) + 2)
     rounding = starts + moves + 1
     if SINGLE:  # the same without the loops, which lets everything be in flight at once
@@ -252,11 +313,9 @@ def advance_tiles(
     tl.store(weight + offset, _cut(value, HALF), mask=inside)
 
 
-@triton.jit(do_not_specialize=["moves", "terms"])
-def advance_elements(
-    chunks, table, words, moves, terms,
-    HALF: tl.constexpr, DECAYS: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr, SINGLE: tl.constexpr,
-):  # fmt: skip
+@triton.jit
+def _elements(chunks, table, HALF: tl.constexpr, BLOCK: tl.constexpr):
+    """A program's elements: their tensor, where its memory is, and their places, rows and columns there."""
     chunk = chunks + tl.program_id(0).to(tl.int64) * 3
     index = tl.load(chunk)
     weight = _pointer(table, index, HALF, 2)
@@ -265,6 +324,15 @@ def advance_elements(
     inside = place < height * width
     row, column = first_row + place // width, first_column + place % width
     value = tl.load(weight + place, mask=inside, other=0.0).to(tl.float32)
+    return index, weight, columns, tensor, decayed, place, inside, row, column, value
+
+
+@triton.jit(do_not_specialize=["moves", "terms"])
+def advance_elements(
+    chunks, table, words, moves, terms,
+    HALF: tl.constexpr, DECAYS: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    _, weight, columns, tensor, decayed, place, inside, row, column, value = _elements(chunks, table, HALF, BLOCK)
     starts = terms * ((1 << BITS) + 2)
     rounding = starts + moves + 1
     for move in range(moves):
@@ -284,14 +352,7 @@ def perturb_small(
     chunks, table, out, words, points, terms, total,
     HALF: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    chunk = chunks + tl.program_id(0).to(tl.int64) * 3
-    index = tl.load(chunk)
-    weight = _pointer(table, index, HALF, 2)
-    height, width, columns, tensor, first_row, first_column, _ = _part(table, index, 1)
-    place = tl.load(chunk + 1) + tl.arange(0, BLOCK)
-    inside = place < height * width
-    row, column = first_row + place // width, first_column + place % width
-    base = tl.load(weight + place, mask=inside, other=0.0).to(tl.float32)
+    index, _, columns, tensor, _, place, inside, row, column, base = _elements(chunks, table, HALF, BLOCK)
     target = out + tl.load(table + index * 9 + 8) + place
     starts = words + terms * ((1 << BITS) + 2)
     for point in range(points):

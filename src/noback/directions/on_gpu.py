@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cache
 from typing import Any, Protocol
 
@@ -22,6 +22,10 @@ Part = tuple[Tensor, Place, bool]  # a matrix, its place in the noise, and wheth
 class GpuSweeps(Protocol):
     """Sweeps over tensors of one GPU."""
 
+    def order(self, points: Sequence[Move]) -> Hashable:
+        """What of the points a captured forward depends on; the rest may be others when it is replayed."""
+        ...
+
     def placed(self, points: Sequence[Move]) -> Any:
         """The points as the sweeps take them."""
         ...
@@ -38,6 +42,18 @@ class GpuSweeps(Protocol):
 
     def small(self, points: Any) -> dict[int, Tensor]:
         """Tensors that one launch perturbs together, by their place among the parts: [points, rows, columns]."""
+        ...
+
+    def can_group(self, part: int) -> bool:
+        """Whether a part can be perturbed in one launch with others."""
+        ...
+
+    def prepare(self, parts: Sequence[int]) -> None:
+        """Make what `group` needs for these parts, which are of one type and can be grouped."""
+        ...
+
+    def group(self, parts: Sequence[int], points: Any) -> dict[int, Tensor]:
+        """Prepared parts by their place: [points, rows, columns]."""
         ...
 
     def advance(self, moves: Sequence[Move]) -> None:
@@ -70,6 +86,9 @@ class _Fetched:
     def __init__(self, parts: Sequence[Part], family: Family) -> None:
         self._parts, self._family = parts, family
 
+    def order(self, points: Sequence[Move]) -> Hashable:
+        return tuple(points)
+
     def placed(self, points: Sequence[Move]) -> Sequence[Move]:
         return points
 
@@ -95,6 +114,15 @@ class _Fetched:
 
     def small(self, _points: Sequence[Move]) -> dict[int, Tensor]:
         return {}
+
+    def can_group(self, _part: int) -> bool:
+        return False
+
+    def prepare(self, parts: Sequence[int]) -> None:
+        raise NotImplementedError
+
+    def group(self, parts: Sequence[int], points: Any) -> dict[int, Tensor]:
+        raise NotImplementedError
 
     def advance(self, moves: Sequence[Move]) -> None:
         spared = [Move(move.terms) for move in moves]

@@ -7,7 +7,7 @@ coefficients are values on the device, so a captured graph can be replayed with 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ from noback.directions.kernels_triton import (
     advance_elements,
     advance_tiles,
     perturb_elements,
+    perturb_group,
+    perturb_rows,
     perturb_small,
     perturb_tiles,
 )
@@ -29,7 +31,7 @@ from noback.directions.philox import Place, fold
 from noback.values import Move
 
 _ROWS = 16  # of a tile
-_ELEMENTS = 1024  # that a program of the element-wise kernels takes
+_ELEMENTS = 256  # that a program of the element-wise kernels takes
 _MOVES_A_PASS = 512
 _NARROW = 64  # a matrix of fewer columns goes element by element
 
@@ -40,14 +42,22 @@ class Tile:
 
     vector: int
     warps: int
+    registers: int | None = None  # a thread's, at most: fewer let more programs run side by side
 
     @property
     def columns(self) -> int:
         """Columns of a tile."""
         return self.vector * 32 * self.warps
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """What a kernel is compiled for."""
+        return {"VECTOR": self.vector, "BLOCK": self.columns, "num_warps": self.warps, "maxnreg": self.registers}
 
-ADVANCED = PERTURBED = {torch.float32: Tile(2, 2), torch.bfloat16: Tile(4, 2)}
+
+# The fastest of the tiles tried on an H200 (benchmarks/tiles.py); any gives the same bits.
+ADVANCED = {torch.float32: Tile(2, 2), torch.bfloat16: Tile(4, 2, 128)}
+PERTURBED = {torch.float32: Tile(2, 2), torch.bfloat16: Tile(2, 2)}
 
 
 def packed(family: Family, moves: Sequence[Move]) -> NDArray[np.int32]:
@@ -74,6 +84,12 @@ def shared(moves: Sequence[Move]) -> int:
     return 1
 
 
+def mirrored(moves: Sequence[Move]) -> bool:
+    """Whether the points come in pairs of one seed with opposite coefficients: the sides of two-sided probes."""
+    pairs = zip(moves[::2], moves[1::2], strict=False)
+    return shared(moves) == 2 and all(one.terms[0].coefficient == -other.terms[0].coefficient for one, other in pairs)
+
+
 @dataclass(frozen=True, slots=True)
 class Points:
     """Points as the device sees them: their words, and what of their order a kernel is compiled for."""
@@ -82,6 +98,12 @@ class Points:
     count: int
     terms: int
     shared: int
+    mirrored: bool
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What a kernel that writes all points by tiles is compiled for."""
+        return {"SHARED": self.shared, "MIRRORED": self.mirrored, "ALONE": self.shared == self.count}
 
 
 class Sweeps:
@@ -89,20 +111,26 @@ class Sweeps:
 
     def __init__(self, parts: Sequence[tuple[Tensor, Place, bool]], family: Family) -> None:
         """`parts`: each tensor as a matrix, its place in the noise, and whether weight decay applies to it."""
-        self._device, self._family = parts[0][0].device, family
+        self._device, self._family, self._parts = parts[0][0].device, family, parts
+        self._groups: dict[tuple[int, ...], _Plan] = {}
         self._slots: dict[tuple[int, ...], tuple[tuple[Move, ...], Points]] = {}
-        self._plans = [plan for dtype in ADVANCED for plan in _plans(parts, dtype)]
+        self._plans = [plan for dtype, tile in ADVANCED.items() for plan in _plans(dict(enumerate(parts)), dtype, tile)]
+
+    def order(self, points: Sequence[Move]) -> tuple[int, ...]:
+        """What of the points a captured forward depends on: how many terms each has, and what of them is shared."""
+        return (shared(points), mirrored(points), *(len(point.terms) for point in points))
 
     def placed(self, points: Sequence[Move]) -> Points:
         """The points on the device, in a place that stays the same for points of one order."""
-        order = (shared(points), *(len(point.terms) for point in points))
+        order = self.order(points)
         known, found = self._slots.get(order, (None, None))
         if found is None or known != tuple(points):
             words = torch.from_numpy(packed(self._family, points))
             if found is None:
                 terms = sum(len(point.terms) for point in points)
                 with torch.inference_mode(mode=False):  # it is written within and outside that mode
-                    found = Points(torch.empty_like(words, device=self._device), len(points), terms, order[0])
+                    place = torch.empty_like(words, device=self._device)
+                    found = Points(place, len(points), terms, shared(points), mirrored(points))
             found.words.copy_(words, non_blocking=True)
             self._slots[order] = (tuple(points), found)
         return found
@@ -111,31 +139,30 @@ class Sweeps:
         """Write the matrix at each point (or at one of them) to `out` [points, rows, columns]."""
         height, width = weight.shape
         tile = PERTURBED[weight.dtype]
-        first, count, side_by_side = (0, points.count, points.shared) if only is None else (only, 1, 0)
+        first, count = (0, points.count) if only is None else (only, 1)
+        options = points.options if only is None else {"SHARED": 0, "MIRRORED": False, "ALONE": False}
         args = (weight, out, points.words, first, count, points.count, points.terms, height, width, *_where(place))
         if _is_wide(weight):
             bands = (place.first_row + height - 1) // _ROWS - place.first_row // _ROWS + 1
             even = place.first_row % _ROWS == 0 and height % _ROWS == 0 and width % tile.columns == 0
             perturb_tiles[(triton.cdiv(width, tile.columns), bands)](
-                *args, SHARED=side_by_side, BITS=self._family.bits, VECTOR=tile.vector, BLOCK=tile.columns,
-                MASKED=not even, num_warps=tile.warps, enable_fp_fusion=False,
+                *args, **options, **tile.options, BITS=self._family.bits, MASKED=not even, enable_fp_fusion=False,
             )  # fmt: skip
             return
         perturb_elements[(triton.cdiv(height * width, _ELEMENTS),)](
-            *args, weight, height, BITS=self._family.bits, CHOSEN=False, BLOCK=_ELEMENTS,
-            num_warps=4, enable_fp_fusion=False,
+            *args, BITS=self._family.bits, BLOCK=_ELEMENTS, num_warps=4, enable_fp_fusion=False,
         )  # fmt: skip
 
     def look_up(
         self, out: Tensor, weight: Tensor, place: Place, points: Points, rows: Tensor, only: int | None = None
     ) -> None:
         """Write row `rows[i]` of the matrix at its point to `out[i]`; the rows of each point follow one another."""
-        height, width = len(rows), weight.shape[1]
+        width = weight.shape[1]
         first, count = (0, points.count) if only is None else (only, 1)
-        perturb_elements[(triton.cdiv(height * width, _ELEMENTS),)](
-            weight, out, points.words, first, 1, points.count, points.terms, height, width, *_where(place),
-            rows, height // count, BITS=self._family.bits, CHOSEN=True, BLOCK=_ELEMENTS, num_warps=4,
-            enable_fp_fusion=False,
+        block = min(triton.next_power_of_2(width), 1024)
+        perturb_rows[(len(rows), triton.cdiv(width, block))](
+            weight, out, points.words, rows, first, len(rows) // count, points.terms, width, *_where(place),
+            BITS=self._family.bits, BLOCK=block, num_warps=4, enable_fp_fusion=False,
         )  # fmt: skip
 
     def small(self, points: Points) -> dict[int, Tensor]:
@@ -143,8 +170,26 @@ class Sweeps:
         found: dict[int, Tensor] = {}
         for plan in self._plans:
             if plan.kernel is advance_elements:
-                found |= plan.perturbed(points, self._family.bits)
+                found |= plan.perturbed(perturb_small, points, BITS=self._family.bits)
         return found
+
+    def can_group(self, part: int) -> bool:
+        """Whether a part can be perturbed in one launch with others: a matrix of whole tiles only."""
+        tensor, place, _ = self._parts[part]
+        whole = place.first_row % _ROWS == 0 and tensor.shape[0] % _ROWS == 0
+        return whole and _is_wide(tensor) and tensor.shape[1] % PERTURBED[tensor.dtype].columns == 0
+
+    def prepare(self, parts: Sequence[int]) -> None:
+        """Make what `group` needs for these parts: while a forward is captured nothing can be brought to the device."""
+        dtype = self._parts[parts[0]][0].dtype
+        if tuple(parts) not in self._groups:
+            (plan,) = _plans({part: self._parts[part] for part in parts}, dtype, PERTURBED[dtype])
+            self._groups[tuple(parts)] = plan
+
+    def group(self, parts: Sequence[int], points: Points) -> dict[int, Tensor]:
+        """Prepared parts of one type at each point in one launch: [points, rows, columns]."""
+        plan = self._groups[tuple(parts)]
+        return plan.perturbed(perturb_group, points, BITS=self._family.bits, **points.options)
 
     def advance(self, moves: Sequence[Move]) -> None:
         """Apply the moves to every tensor in place, in their order."""
@@ -154,7 +199,8 @@ class Sweeps:
             single = len(some) == 1 and placed.terms == 1
             decays = any(move.decay != 1.0 for move in some)
             for plan in self._plans:
-                plan.launch(placed.words, len(some), placed.terms, SINGLE=single, DECAYS=decays, BITS=self._family.bits)
+                alone = {"SINGLE": single} if plan.kernel is advance_tiles else {}
+                plan.launch(placed.words, len(some), placed.terms, DECAYS=decays, BITS=self._family.bits, **alone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +211,7 @@ class _Plan:
     chunks: Tensor  # (tensor, band or first element, first column) a program
     facts: Tensor
     options: dict[str, Any]
-    shapes: dict[int, tuple[int, int, int]]  # rows, columns and beginning of each small tensor, by its place
+    shapes: dict[int, tuple[int, int, int]]  # rows, columns and beginning of each tensor, by its place among the parts
 
     def launch(self, *args: Any, **options: Any) -> None:
         """Sweep them in place."""
@@ -173,17 +219,15 @@ class _Plan:
             self.chunks, self.facts, *args, **options, **self.options, enable_fp_fusion=False
         )
 
-    def perturbed(self, points: Points, bits: int) -> dict[int, Tensor]:
-        """The small ones at each point, in one launch."""
+    def perturbed(self, kernel: Any, points: Points, **options: Any) -> dict[int, Tensor]:
+        """All of them at each point, in one launch."""
         rows, columns, begin = list(self.shapes.values())[-1]
-        total = -(-(begin + rows * columns) // 16) * 16
-        half = self.options["HALF"]
-        out = torch.empty(
-            (points.count, total), dtype=torch.bfloat16 if half else torch.float32, device=self.chunks.device
-        )
-        perturb_small[(len(self.chunks),)](
-            self.chunks, self.facts, out, points.words, points.count, points.terms, total, HALF=half,
-            BITS=bits, BLOCK=_ELEMENTS, num_warps=4, enable_fp_fusion=False,
+        total = _padded(begin + rows * columns)
+        dtype = torch.bfloat16 if self.options["HALF"] else torch.float32
+        out = torch.empty((points.count, total), dtype=dtype, device=self.chunks.device)
+        kernel[(len(self.chunks),)](
+            self.chunks, self.facts, out, points.words, points.count, points.terms, total, **options, **self.options,
+            enable_fp_fusion=False,
         )  # fmt: skip
         return {
             part: out[:, begin : begin + rows * columns].view(points.count, rows, columns)
@@ -191,23 +235,26 @@ class _Plan:
         }
 
 
-def _plans(everything: Sequence[tuple[Tensor, Place, bool]], dtype: torch.dtype) -> list[_Plan]:
+def _plans(parts: Mapping[int, tuple[Tensor, Place, bool]], dtype: torch.dtype, tile: Tile) -> list[_Plan]:
     """Whole tiles, tiles that reach over an edge, and what goes element by element."""
-    parts = [(index, *part) for index, part in enumerate(everything) if part[0].dtype == dtype]
-    if not parts:
-        return []
-    device, tile = parts[0][1].device, ADVANCED[dtype]
-    whole, edges, elements, facts = [], [], [], []
-    shapes: dict[int, tuple[int, int, int]] = {}
-    begin = 0
-    for index, (part, tensor, place, decayed) in enumerate(parts):
-        height, width = tensor.shape
+    whole, edges, elements = [], [], []
+    facts: list[list[int]] = []
+    tiled: dict[int, tuple[int, int, int]] = {}
+    small: dict[int, tuple[int, int, int]] = {}
+    device = None
+    for part, (tensor, place, decayed) in parts.items():
+        if tensor.dtype != dtype:
+            continue
+        (height, width), device = tensor.shape, tensor.device
+        shapes = tiled if _is_wide(tensor) else small
+        rows, columns, begin = list(shapes.values())[-1] if shapes else (0, 0, 0)
+        begin = _padded(begin + rows * columns)  # where 16 bytes begin, as a product's bias should
+        shapes[part] = (height, width, begin)
+        index = len(facts)
         facts.append([tensor.data_ptr(), height, width, *_where(place), int(decayed), begin])
-        if not _is_wide(tensor):
+        if shapes is small:
             first = np.arange(0, tensor.numel(), _ELEMENTS)
             elements.append(np.stack([np.full_like(first, index), first, np.zeros_like(first)], axis=1))
-            shapes[part] = (height, width, begin)
-            begin += -(-height * width // 16) * 16  # each begins where 16 bytes begin, as a product's bias should
             continue
         bands = np.arange(place.first_row // _ROWS, (place.first_row + height - 1) // _ROWS + 1)
         band, column = (grid.ravel() for grid in np.meshgrid(bands, np.arange(0, width, tile.columns), indexing="ij"))
@@ -217,18 +264,22 @@ def _plans(everything: Sequence[tuple[Tensor, Place, bool]], dtype: torch.dtype)
         whole.append(chunks[inside])
         edges.append(chunks[~inside])
     half = {"HALF": dtype == torch.bfloat16}
-    tiled = {**half, "VECTOR": tile.vector, "BLOCK": tile.columns, "num_warps": tile.warps}
+    by_tile = {**half, **tile.options}
     kinds = (
-        (advance_tiles, whole, {**tiled, "MASKED": False}),
-        (advance_tiles, edges, {**tiled, "MASKED": True}),
-        (advance_elements, elements, {**half, "BLOCK": _ELEMENTS, "num_warps": 4}),
+        (advance_tiles, whole, {**by_tile, "MASKED": False}, tiled),
+        (advance_tiles, edges, {**by_tile, "MASKED": True}, tiled),
+        (advance_elements, elements, {**half, "BLOCK": _ELEMENTS, "num_warps": 4}, small),
     )
     table = torch.tensor(facts, device=device)
     return [
         _Plan(kernel, torch.from_numpy(np.concatenate(chunks)).to(device), table, options, shapes)
-        for kernel, chunks, options in kinds
+        for kernel, chunks, options, shapes in kinds
         if sum(map(len, chunks))
     ]
+
+
+def _padded(elements: int) -> int:
+    return -(-elements // 16) * 16
 
 
 def _is_wide(matrix: Tensor) -> bool:

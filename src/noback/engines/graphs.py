@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ Inputs = Mapping[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class _Captured:
-    graph: Any
+    graphs: list[Any]  # replayed one after the other
     inputs: dict[str, Tensor]  # where a replay reads
     output: Tensor  # where it writes
 
@@ -29,6 +30,7 @@ class Graphs:
         self._seen: set[Hashable] = set()
         self._captured: dict[Hashable, _Captured] = {}
         self._pool: Any = None
+        self._capturing: list[Any] = []
         self.refused: str | None = None  # why a forward could not be captured
 
     def __call__(self, key: Hashable, inputs: Inputs, forward: Callable[[Inputs], Tensor]) -> Tensor:
@@ -42,8 +44,15 @@ class Graphs:
             return forward({name: tensor.to(self._device, non_blocking=True) for name, tensor in inputs.items()})
         for name, tensor in inputs.items():
             found.inputs[name].copy_(tensor, non_blocking=True)
-        found.graph.replay()
+        for graph in found.graphs:
+            graph.replay()
         return found.output.clone()  # the next replay writes over it
+
+    def cut(self) -> None:
+        """While a forward is captured, end a graph and begin the next: the GPU starts while the rest is launched."""
+        if len(self._capturing) == 1:
+            self._capturing[-1].capture_end()
+            self._begin()
 
     def forget(self) -> None:
         """Give the memory of the captured forwards back."""
@@ -55,9 +64,10 @@ class Graphs:
         held = {name: tensor.to(self._device) for name, tensor in inputs.items()}
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize(self._device)
+        torch.cuda.empty_cache()
         try:
-            with torch.cuda.graph(graph, pool=self._pool, stream=self.stream):
+            with torch.cuda.stream(self.stream), self._begun():
                 output = forward(held)
         except torch.OutOfMemoryError:
             raise
@@ -65,5 +75,19 @@ class Graphs:
             self.refused = f"{type(error).__name__}: {error}".splitlines()[0]
             torch.cuda.synchronize(self._device)
             return None
-        self._captured[key] = _Captured(graph, held, output)
+        finally:
+            graphs, self._capturing = self._capturing, []
+        self._captured[key] = _Captured(graphs, held, output)
         return self._captured[key]
+
+    @contextmanager
+    def _begun(self) -> Iterator[None]:
+        self._begin()
+        try:
+            yield
+        finally:
+            self._capturing[-1].capture_end()
+
+    def _begin(self) -> None:
+        self._capturing.append(torch.cuda.CUDAGraph())
+        self._capturing[-1].capture_begin(pool=self._pool)

@@ -57,11 +57,12 @@ class Local:
         self._readout = readout_of(model, word_ids)
         self._settings = without_cache(model)
         self._names = TensorNames(model.named_parameters(), weights)
-        self._probes = Probes(model, weights, self._readout.rows)
         self._probes_per_pass, self._micro_batch = probes_per_pass, micro_batch
         self._tf32, self._hold, self._say = tf32, hold, say
         self._device = weights.device
         self._graphs = Graphs(self._device) if self._device.type == "cuda" else None
+        early = (lambda: None) if self._graphs is None else self._graphs.cut
+        self._probes = Probes(model, weights, self._readout.rows, early)
         self._captured_with: object = None  # the sweeps over the weights where they stood then
         self._limit = model_limit(model) or sys.maxsize
         self._padding = getattr(model.config, "pad_token_id", None) or 0
@@ -247,7 +248,7 @@ class Local:
             if sweeps is not self._captured_with:
                 self._graphs.forget()
                 self._captured_with = sweeps
-            logits = self._graphs(_order(points), self._inputs(batch), forward)
+            logits = self._graphs(sweeps.order(points), self._inputs(batch), forward)
         return [by_example(one, batch.candidates) for one in logits.chunk(len(points))]
 
     def _inputs(self, batch: Batch) -> dict[str, Tensor]:
@@ -292,12 +293,6 @@ def _plain(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _copies(tensor: Tensor, count: int) -> Tensor:
     """[rows, ...] as [count x rows, ...]"""
     return tensor.repeat(count, *(1 for _ in tensor.shape[1:]))
-
-
-def _order(points: Sequence[Move]) -> tuple[tuple[int, ...], ...]:
-    """What of the points a captured forward depends on: how many terms each has, and which share a seed."""
-    seeds = list(dict.fromkeys(term.seed for point in points for term in point.terms))
-    return tuple(tuple(seeds.index(term.seed) for term in point.terms) for point in points)
 
 
 def _cut(items: Sequence[T], size: int | None) -> Iterator[Sequence[T]]:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from noback.directions.on_gpu import why_no_triton
 from noback.engines.displaced import Displaced, TensorNames, Watch
 from noback.errors import InputError
 from noback.values import Move
@@ -23,14 +24,22 @@ from noback.weights import Weights
 
 Forward = Callable[..., Any]
 M = TypeVar("M", bound=nn.Module)
+_YOUNG = 6  # whole tensors that a forward has perturbed: about a layer
+_WIDEST_NORM = 16384  # columns that a program of the fast norm holds
 
 
 class Probes:
     """The units of a model, and the points at which they stand while a batch is scored."""
 
-    def __init__(self, model: nn.Module, weights: Weights, rows: Mapping[nn.Module, Tensor]) -> None:
-        """`rows` lets a plain linear module give only some of its outputs."""
-        self._weights = weights
+    def __init__(
+        self,
+        model: nn.Module,
+        weights: Weights,
+        rows: Mapping[nn.Module, Tensor],
+        early: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`rows` lets a plain linear module give only some of its outputs; `early` is called after about a layer."""
+        self._weights, self._early = weights, early
         self._names = TensorNames(model.named_parameters(), weights)
         self._rows = rows
         self._units = [*_units(model, self._names)]
@@ -39,6 +48,9 @@ class Probes:
         self._points: Sequence[Move] = ()
         self._only: int | None = None  # within a module that takes the probes one by one, the one in hand
         self._small: dict[str, Tensor] = {}  # tensors that were perturbed together beforehand: [points, *shape]
+        self._used: list[str] = []  # whole tensors in the order in which the first forward perturbed them
+        self._groups: dict[str, tuple[str, ...]] = {}  # those that one launch perturbs, by each of their names
+        self._ready: dict[str, Tensor] = {}  # those of a group whose turn has not come yet
         self._examples = 0
         self._moving = False
         self._watch: Watch | None = Watch(self._names)
@@ -60,6 +72,7 @@ class Probes:
         self._points, self._examples, self._only = points, examples, None
         self._moving = any(point.terms for point in points)
         self._small = self._weights.small(points) if self._moving else {}
+        self._groups = self._weights.groups(self._used, len(points)) if self._moving else {}
         with ExitStack() as stack:
             for module in self._units if self._moving else self._always:
                 stack.enter_context(replaced_forward(module, self._forward_of(module)))
@@ -69,7 +82,8 @@ class Probes:
                 with self._watch:
                     yield
                 self.used_outside, self._watch = self._watch.seen, None
-        self._small = {}
+                self._weights.groups(self._used, len(points))  # prepared now: the next forward may be captured
+        self._small, self._ready = {}, {}
 
     def _forward_of(self, module: nn.Module) -> Forward:
         if is_plain(module, nn.Linear):
@@ -140,9 +154,13 @@ class Probes:
         return self._weights.looked_up(name, self._points, ids, only=self._only)
 
     def _norm(self, module: nn.LayerNorm, x: Tensor) -> Tensor:
-        """Each probe's part of the batch with its own scale and shift."""
+        """Each probe's part of the batch with its own scale and shift; on a GPU in one launch."""
         x = self._spread(x)
         weight, bias = (None if part is None else self._seen(part) for part in (module.weight, module.bias))
+        if weight is not None and _is_fast(x, weight):
+            from noback.engines.norm_triton import layer_norm
+
+            return layer_norm(x, weight, bias, module.eps)
         shape, parts = list(module.normalized_shape), x.chunk(self._count)
         return torch.cat(
             [
@@ -183,9 +201,23 @@ class Probes:
         """[points, *shape]"""
         name = self._names[tensor]
         if name not in self._small:
+            if rows is None and self._only is None:
+                return self._in_its_group(name)
             return self._weights.perturbed(name, self._points, rows, only=self._only)
         found = self._small[name] if self._only is None else self._small[name][self._only : self._only + 1]
         return found if rows is None else found[:, rows]
+
+    def _in_its_group(self, name: str) -> Tensor:
+        """A whole tensor at all points; the small ones that come next in the same launch."""
+        if self._watch is not None:
+            self._used.append(name)
+        elif len(self._used) > _YOUNG and name == self._used[_YOUNG]:
+            self._early()
+        if name not in self._groups:
+            return self._weights.perturbed(name, self._points)
+        if name not in self._ready:
+            self._ready |= self._weights.perturbed_together(self._groups[name], self._points)
+        return self._ready.pop(name)
 
     def _moves(self, tensor: Tensor) -> bool:
         return self._moving and tensor in self._names
@@ -234,6 +266,12 @@ def _products(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         else:
             torch.addmm(bias[index, 0], x[index], weight[index].t(), out=y[index])
     return y
+
+
+def _is_fast(x: Tensor, weight: Tensor) -> bool:
+    """Whether one launch can norm the rows of all probes: weight [probes, width] of the rows' own type."""
+    known = x.is_cuda and weight.dim() == 2 and weight.stride(1) == 1 and x.dtype == weight.dtype
+    return known and weight.shape[1] <= _WIDEST_NORM and why_no_triton() is None
 
 
 @contextmanager
