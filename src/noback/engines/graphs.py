@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 Inputs = Mapping[str, Tensor]
+_MOST = 64  # captured shapes; what comes after them runs plainly
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +23,8 @@ class _Captured:
 class Graphs:
     """Runs a forward on the GPU: a shape's first time plainly, its second captured, from then on replayed."""
 
-    def __init__(self, device: torch.device, most: int = 64) -> None:
-        self._device, self._most = device, most
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         # One stream for plain and captured forwards: a library's workspace belongs to a stream, and two would be held.
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._seen: set[Hashable] = set()
@@ -35,7 +36,7 @@ class Graphs:
         """The forward's output; `key` says what besides the inputs' shapes a captured forward depends on."""
         key = (key, *((name, tuple(tensor.shape)) for name, tensor in inputs.items()))
         found = self._captured.get(key)
-        if found is None and key in self._seen and self.refused is None and len(self._captured) < self._most:
+        if found is None and key in self._seen and self.refused is None and len(self._captured) < _MOST:
             found = self._capture(key, inputs, forward)
         if found is None:
             self._seen.add(key)
