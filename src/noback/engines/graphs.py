@@ -30,6 +30,7 @@ class Graphs:
         self._seen: set[Hashable] = set()
         self._captured: dict[Hashable, _Captured] = {}
         self._pool: Any = None
+        self.held = 0  # bytes that only captured forwards can use
         self.refused: str | None = None  # why a forward could not be captured
 
     def __call__(self, key: Hashable, inputs: Inputs, forward: Callable[[Inputs], Tensor]) -> Tensor:
@@ -50,7 +51,7 @@ class Graphs:
         """Give the memory of the captured forwards back."""
         self._captured.clear()
         self._seen.clear()
-        self._pool = None
+        self._pool, self.held = None, 0
 
     def _capture(self, key: Hashable, inputs: Inputs, forward: Callable[[Inputs], Tensor]) -> _Captured | None:
         held = {name: tensor.to(self._device) for name, tensor in inputs.items()}
@@ -59,7 +60,9 @@ class Graphs:
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, pool=self._pool, stream=self.stream):
+                before = torch.cuda.memory_reserved(self._device)
                 output = forward(held)
+                self.held += torch.cuda.memory_reserved(self._device) - before
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # noqa: BLE001 (a model may do what cannot be captured, such as asking for a value)
