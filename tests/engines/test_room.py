@@ -7,6 +7,7 @@ import torch
 
 from noback.engines import STILL, Local, room
 from noback.engines.room import Room, Size
+from noback.errors import InputError
 from noback.values import Move, Term
 from tests.conftest import tiny_model, weights_of
 
@@ -250,3 +251,50 @@ def test_the_model_as_it_stands_is_cut_too(engine_with, small_task):
     engine, device, _ = engine_with(free_for(tokens // 2))
     assert_equal(engine.score(batch, [STILL]), plain_scores(small_task, batch, [STILL]))
     assert device.forwards == [tokens // 8, tokens // 2, tokens // 2]
+
+
+# Where memory runs out all the same
+
+
+def running_out(engine, most):
+    """Let forwards of more rows run out of memory."""
+    original = engine._forward
+
+    def forward(inputs, points, below=0):
+        if len(points) * len(inputs["input_ids"]) > most:
+            raise torch.OutOfMemoryError
+        return original(inputs, points, below)
+
+    engine._forward = forward
+
+
+@pytest.mark.parametrize(
+    ("most", "said_last"), [(16, "2 points and 8 examples"), (8, "1 points and 8 examples"), (1, "1 points and 1 ex")]
+)
+def test_running_out_halves_points_then_examples_and_is_remembered(small_task, most, said_last):
+    batch, model, said = small_task.batch(0, 8, 0), tiny_model("roberta"), []
+    engine = Local(model, weights_of(model), small_task.word_ids, say=said.append)
+    running_out(engine, most)
+    for _ in range(2):
+        assert_equal(engine.score(batch, POINTS), plain_scores(small_task, batch))
+    assert said_last in said[-1]
+    assert not engine.point_by_point  # it is memory that was missing, not a model of its own kind
+    assert len(said) == len(set(said))
+
+
+def test_running_out_below_what_was_predicted_goes_on_from_there(engine_with, small_task):
+    batch = small_task.batch(0, 8, 0)
+    tokens = batch.inputs["input_ids"].numel()
+    engine, _, said = engine_with(free_for(tokens))
+    running_out(engine, 4)
+    assert_equal(engine.score(batch, POINTS), plain_scores(small_task, batch))
+    assert "to 1 points and 8 examples" in said[0]
+    assert [line for line in said[1:] if "out of GPU memory; from now on 1 points and 4 examples" in line]
+
+
+def test_one_example_at_one_point_that_does_not_fit_is_an_error(small_task):
+    model = tiny_model("roberta")
+    engine = Local(model, weights_of(model), small_task.word_ids)
+    running_out(engine, 0)
+    with pytest.raises(InputError, match="does not hold one example at one point"):
+        engine.score(small_task.batch(0, 2, 0), POINTS)

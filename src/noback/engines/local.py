@@ -249,6 +249,8 @@ class Local:
         seen = batch.part(slice(0, -1)) if tokens % (len(points) * batch.rows) == 0 and len(batch) > 1 else batch
         try:
             together = self._probed(seen, points)
+        except torch.OutOfMemoryError:
+            raise
         except Exception:  # noqa: BLE001 (whatever went wrong, the plain way decides)
             together = []
         alone = self._alone(seen, points)
