@@ -1,17 +1,20 @@
 """The room: what a forward took tells what a larger one will take, and what would not fit is cut before it runs."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from noback import memory
 from noback.engines import STILL, Local, room
-from noback.engines.room import Room, Size
+from noback.engines.room import GpuMemory, Room, Size
 from noback.errors import InputError
 from noback.values import Move, Term
 from tests.conftest import tiny_model, weights_of
 
 POINTS = [Move((Term(3, 1e-2),)), Move((Term(3, -1e-2),)), Move((Term(4, 1e-2),)), Move((Term(4, -1e-2),))]
+GPU = torch.device("cuda", 0)
 WHOLE = Size(points=2, rows=64, tokens=32, displaced=True)
 LARGE = dataclasses.replace(WHOLE, rows=room._SMALL)
 
@@ -149,6 +152,26 @@ def test_a_part_is_tried_first_only_where_the_whole_is_large_and_nothing_is_know
     told.ran(LARGE, takes=1)
     assert told.room.trial(LARGE, 64) == 0
     assert told.room.trial(dataclasses.replace(LARGE, displaced=False), 64) == 8
+
+
+# A GPU's figures
+
+
+def test_free_are_the_drivers_bytes_and_the_idle_ones_that_no_captured_forward_keeps(monkeypatch):
+    figures = {"mem_get_info": (1000, 9000), "memory_reserved": 700, "memory_allocated": 200}
+    for name, figure in figures.items():
+        monkeypatch.setattr(torch.cuda, name, lambda _device, figure=figure: figure)
+    assert [GpuMemory(GPU, SimpleNamespace(held=held)).free() for held in (0, 300, 600)] == [1500, 1200, 1000]
+
+
+def test_a_peak_that_was_set_aside_is_not_lost_until_it_is_forgotten(monkeypatch):
+    peaks = iter([900, 300, 400])  # before it is set aside, after, and after it is forgotten
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _device: next(peaks))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda _device: None)
+    memory.set_peak_aside(GPU)
+    assert memory.peak_memory(GPU) == 900
+    memory.forget_peak()
+    assert memory.peak_memory(GPU) == 400
 
 
 # The engine
@@ -298,3 +321,20 @@ def test_one_example_at_one_point_that_does_not_fit_is_an_error(small_task):
     running_out(engine, 0)
     with pytest.raises(InputError, match="does not hold one example at one point"):
         engine.score(small_task.batch(0, 2, 0), POINTS)
+
+
+class Writes:
+    """Writes a prompt's length, two prompts at a time at most."""
+
+    def tokens(self, _model, prompts):
+        if len(prompts) > 2:
+            raise torch.OutOfMemoryError
+        return [[len(prompt)] for prompt in prompts]
+
+
+def test_running_out_while_texts_are_written_halves_the_prompts(small_task):
+    model, said = tiny_model("roberta"), []
+    engine = Local(model, weights_of(model), small_task.word_ids, say=said.append)
+    prompts = [[5] * length for length in range(1, 6)]
+    assert engine.write(prompts, [STILL], Writes()) == [[[1], [2], [3], [4], [5]]]
+    assert said == ["out of GPU memory; from now on 1 points and 2 examples at a time"]
