@@ -13,8 +13,8 @@ from noback.engines.graphs import Graphs
 from noback.memory import set_peak_aside
 
 _SHARE = 0.9  # of the free memory; the rest is for what an allocator cannot use and for what a kernel's loading takes
-_SMALL = 4096  # cells; a first forward of no more is not tried: some hundred MB in a model of five thousand columns
-_TRIED = 8  # the part of the examples that is tried: small, yet more than the perturbed weights that come with it
+_SMALL = 4096  # cells; a first forward of no more is not tried: at five thousand columns it takes about half a GB
+_TRIED = 8  # an eighth of the examples is tried: more may not fit, less overstates what perturbed weights take a cell
 _GIB = 2**30
 
 
