@@ -21,8 +21,9 @@ import transformers
 from noback.bench.machine import machine
 from noback.bench.shapes import SHAPES
 from noback.directions import FAMILIES
+from noback.directions.on_gpu import tensor_array
 from noback.values import Move, Term
-from noback.weights import DTYPES, Weights, tensor_array
+from noback.weights import DTYPES, Weights
 
 START = Move((Term(11, 0.02),))
 POINTS = [Move((Term(0x123456789ABCDEF0, 1e-3),)), Move((Term(0x123456789ABCDEF0, -1e-3),))]

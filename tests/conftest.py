@@ -11,9 +11,11 @@ import torch
 import transformers
 
 from noback.embedded import MODELS
+from noback.engines import STILL, Local, Plain
 from noback.tasks import Task
 from noback.tasks.data import Example
 from noback.tasks.spec import spec_of
+from noback.values import Move, Term
 from noback.weights import Weights
 
 # Tests run side by side, one to a core; a second thread in each would only wait for the other's.
@@ -120,6 +122,17 @@ def small_task(reviews_spec, tokenizer):
 
 def weights_of(model, noise: str = "normal") -> Weights:
     return Weights(dict(model.named_parameters()), noise)
+
+
+def check_against_the_twin(model, weights: Weights, task: Task) -> None:
+    """The local engine gives the scores of whole perturbed copies, its probes side by side."""
+    points = [Move((Term(3, 1e-1),)), Move((Term(3, -1e-1),)), Move((Term(4, 5e-2), Term(3, 5e-2))), STILL]
+    batch, engine = task.batch(0, 5, 0), Local(model, weights, task.word_ids)
+    fast, slow = (each.score(batch, points) for each in (engine, Plain(model, weights, task.word_ids)))
+    assert not engine.point_by_point
+    assert (slow[0] - slow[1]).abs().max() > 1e-6  # the tuned tensors are alive
+    for ours, twins in zip(fast, slow, strict=True):
+        torch.testing.assert_close(ours, twins, atol=1e-5, rtol=1e-5)
 
 
 def write_rows(path: Path, rows: list[dict]) -> Path:

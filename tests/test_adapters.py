@@ -10,17 +10,16 @@ import transformers
 
 from noback import Full, InputError, Lora, Prefix, RunConfig, Sgd, TwoSided, evaluate, export, resume, train, tuned_run
 from noback.adapters import floating
-from noback.engines import STILL, Local, Plain
+from noback.engines import STILL, Local
 from noback.folder import RunFolder
 from noback.journal import read_journal
 from noback.run import Run, drawn_data
 from noback.training import Interrupted
 from noback.values import Move, Term
 from noback.weights import Weights, packed, rounded_start, unpacked
-from tests.conftest import tiny_model
+from tests.conftest import check_against_the_twin, tiny_model
 
 KINDS = ["bert", "roberta", "distilbert", "electra", "modernbert"]
-POINTS = [Move((Term(3, 1e-1),)), Move((Term(3, -1e-1),)), Move((Term(4, 5e-2), Term(3, 5e-2))), STILL]
 SMALL = [Lora(rank=2), Prefix(tokens=3)]
 
 
@@ -42,14 +41,7 @@ def logits_of(run, texts=("a warm and funny film", "it drags and never works")):
 @pytest.mark.parametrize("adapter", SMALL, ids=lambda one: one.kind)
 def test_probes_of_an_adapter_equal_whole_perturbed_copies(kind, adapter, small_task):
     model = tiny_model(kind)
-    weights = Weights(adapter.attach(model, (), 0))
-    batch = small_task.batch(0, 5, 0)
-    engine = Local(model, weights, small_task.word_ids)
-    fast, slow = (each.score(batch, POINTS) for each in (engine, Plain(model, weights, small_task.word_ids)))
-    assert not engine.point_by_point
-    assert (slow[0] - slow[1]).abs().max() > 1e-6  # the tuned tensors are alive
-    for ours, twins in zip(fast, slow, strict=True):
-        torch.testing.assert_close(ours, twins, atol=1e-5, rtol=1e-5)
+    check_against_the_twin(model, Weights(adapter.attach(model, (), 0)), small_task)
 
 
 @pytest.mark.parametrize("kind", KINDS)

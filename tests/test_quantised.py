@@ -11,19 +11,17 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from noback import InputError, Lora, Prefix, RunConfig, Sgd, TwoSided, export, train, tuned_run
 from noback.adapters import base_tensors
-from noback.engines import STILL, Local, Plain, open_model
+from noback.engines import open_model
 from noback.engines.probed import is_lora
 from noback.errors import DamagedError
 from noback.folder import RunFolder
 from noback.journal import read_journal
 from noback.run import Run, drawn_data
-from noback.values import Move, Term
 from noback.weights import Weights, digest
-from tests.conftest import tiny_model
+from tests.conftest import check_against_the_twin, tiny_model
 
 bitsandbytes = pytest.importorskip("bitsandbytes")
 
-POINTS = [Move((Term(3, 1e-1),)), Move((Term(3, -1e-1),)), Move((Term(4, 5e-2), Term(3, 5e-2))), STILL]
 BITS = ["int8", "int4"]
 
 
@@ -65,14 +63,7 @@ def linear(model):
 def test_probes_over_a_quantised_base_equal_whole_perturbed_copies(tiny_folder, small_task, adapter, bits):
     model = open_model(str(tiny_folder), "float32", quantise=bits).model
     before = stored(model)
-    weights = Weights(adapter.attach(model, (), 0))
-    batch = small_task.batch(0, 5, 0)
-    engine = Local(model, weights, small_task.word_ids)
-    fast, slow = (each.score(batch, POINTS) for each in (engine, Plain(model, weights, small_task.word_ids)))
-    assert not engine.point_by_point
-    assert (slow[0] - slow[1]).abs().max() > 1e-6  # the tuned tensors are alive
-    for ours, twins in zip(fast, slow, strict=True):
-        torch.testing.assert_close(ours, twins, atol=1e-5, rtol=1e-5)
+    check_against_the_twin(model, Weights(adapter.attach(model, (), 0)), small_task)
     after = stored(model)
     assert before.keys() == after.keys()
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())

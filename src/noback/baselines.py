@@ -21,7 +21,7 @@ from noback.config import RunConfig
 from noback.engines import by_example, readout_for, readout_of
 from noback.errors import InputError
 from noback.folder import RunFolder
-from noback.memory import forget_peak
+from noback.memory import forget_peak, peak_memory
 from noback.objectives import LanguageModel, Reward
 from noback.options import one_of
 from noback.run import Run, drawn_data
@@ -88,7 +88,7 @@ def baseline(
     if method == "adam":
         rate = config.rule.lr or ADAM_LR[config.adapter.kind]
         found = replace(found, **_adam(run, rate, watcher, stop))
-    return replace(found, seconds=round(time.monotonic() - began, 3), peak_memory_bytes=run.peak_memory())
+    return replace(found, seconds=round(time.monotonic() - began, 3), peak_memory_bytes=peak_memory(run.device))
 
 
 # The linear probe

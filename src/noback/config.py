@@ -55,8 +55,8 @@ class RunConfig:
     device: str | None = option(None, "cpu, cuda or cuda:N; none: a GPU where there is one")
     noise: str = option("normal", "family of directions", choices=FAMILIES)
     eval_every: int | None = option(None, "steps between looks at the validation set; none: a tenth of the run")
-    probes_per_pass: int | None = option(None, "points of a step in one forward; none: all of them")
-    micro_batch: int | None = option(None, "examples in one forward; none: the whole batch")
+    probes_per_pass: int | None = option(None, "most points of a step in one forward; none: all, or what fits a GPU")
+    micro_batch: int | None = option(None, "most examples in one forward; none: the whole batch, or what fits a GPU")
     share: str = option(
         "all",
         "what a causal model on a CPU computes once a step: prefixes of rows, layers below the tuned",

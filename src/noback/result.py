@@ -11,6 +11,7 @@ import torch
 from noback.answers import Answers
 from noback.health import slope_figures, verdict
 from noback.journal import Contents
+from noback.memory import peak_memory
 from noback.objectives import Reward, exact_match
 from noback.run import Run
 from noback.values import Score
@@ -79,7 +80,7 @@ def finished(run: Run, contents: Contents, zero_shot: Score, seconds: float) -> 
         forwards=config.steps * config.estimator.forwards,
         seconds=round(seconds, 3),
         journal_bytes=run.folder.journal.stat().st_size,
-        peak_memory_bytes=run.peak_memory(),
+        peak_memory_bytes=peak_memory(run.device),
         weights=run.weights.digest(),
         final_weights=final_weights,
         **slope_figures([slope for record in contents.steps for slope in record.slopes]),

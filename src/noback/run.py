@@ -31,7 +31,6 @@ from noback.engines import (
 from noback.errors import DamagedError, InputError
 from noback.folder import RunFolder
 from noback.journal import Contents, StepRecord, read_journal
-from noback.memory import peak_memory
 from noback.objectives import METRICS, Function, LanguageModel, Reward, accuracy, answer_loss, confusion, cross_entropy
 from noback.snapshot import newest_snapshot
 from noback.tasks import Batch, Drawn, Task, TaskSpec, draw_examples, spec_for
@@ -114,10 +113,6 @@ class Run:
                 "use full, lora or prefix"
             )
         return open_classifier(name, dtype, self._spec.labels, seed, self.device)
-
-    def peak_memory(self) -> int:
-        """The most memory in bytes that was held where the model is."""
-        return peak_memory() if self.device.type == "cpu" else torch.cuda.max_memory_allocated(self.device)
 
     def tally(self) -> Tally:
         """The tokens that this process has scored, and how many of them were not computed again."""

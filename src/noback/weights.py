@@ -17,7 +17,7 @@ from torch import Tensor
 
 from noback import directions
 from noback.directions import FAMILIES, Place, tensor_id
-from noback.directions.on_gpu import GpuSweeps, gpu_sweeps
+from noback.directions.on_gpu import GpuSweeps, gpu_sweeps, tensor_array
 from noback.errors import InputError
 from noback.options import one_of
 from noback.values import Move
@@ -293,10 +293,3 @@ def _check(name: str, tensor: Tensor) -> None:
         raise InputError(
             f"tensor {name!r} of shape {tuple(tensor.shape)} cannot be tuned: it is empty or not contiguous"
         )
-
-
-def tensor_array(tensor: Tensor) -> NDArray[Any]:
-    """The tensor's memory as NumPy sees it; bfloat16 as its bits."""
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(np.uint16)
-    return tensor.numpy()

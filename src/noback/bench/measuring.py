@@ -82,7 +82,7 @@ class Meter:
             if turn == 1 and self._device.type != "cuda":
                 restart_peak(self._device)
             step()
-        one.peak_bytes, one.note = peak_of(self._device), getattr(step, "note", None)
+        one.peak_bytes, one.note = peak_memory(self._device), getattr(step, "note", None)
         return step
 
 
@@ -165,17 +165,10 @@ def release(device: torch.device) -> None:
 
 def restart_peak(device: torch.device) -> None:
     """Count the peak from what is held now."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        return
-    with suppress(OSError, AttributeError):  # another C library: its peaks hold what came before
-        ctypes.CDLL(None).malloc_trim(0)
+    if device.type == "cpu":
+        with suppress(OSError, AttributeError):  # another C library: its peaks hold what came before
+            ctypes.CDLL(None).malloc_trim(0)
     forget_peak()
-
-
-def peak_of(device: torch.device) -> int:
-    """The most bytes held: on the device, or by this process on a CPU."""
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else peak_memory()
 
 
 def _is_memory(error: Exception) -> bool:

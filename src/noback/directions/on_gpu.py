@@ -97,7 +97,7 @@ class _Fetched:
     ) -> None:
         chosen = points if only is None else [points[only]]
         swept = torch.empty(out.shape, dtype=out.dtype)
-        sweeps.perturb(_array(swept), _array(weight.cpu()), place, self._family, chosen)
+        sweeps.perturb(tensor_array(swept), tensor_array(weight.cpu()), place, self._family, chosen)
         out.copy_(swept)
 
     def look_up(
@@ -108,7 +108,9 @@ class _Fetched:
         for point, asked in zip(chosen, rows.cpu().chunk(len(chosen)), strict=True):
             ascending, places = torch.unique(asked, return_inverse=True)
             table = torch.empty((1, len(ascending), weight.shape[1]), dtype=weight.dtype)
-            sweeps.perturb(_array(table), _array(weight.cpu()), place, self._family, [point], rows=ascending.numpy())
+            sweeps.perturb(
+                tensor_array(table), tensor_array(weight.cpu()), place, self._family, [point], rows=ascending.numpy()
+            )
             found.append(table[0][places])
         out.copy_(torch.cat(found))
 
@@ -128,11 +130,12 @@ class _Fetched:
         spared = [Move(move.terms) for move in moves]
         for tensor, place, decayed in self._parts:
             fetched = tensor.cpu()
-            sweeps.advance([(_array(fetched), place)], self._family, moves if decayed else spared)
+            sweeps.advance([(tensor_array(fetched), place)], self._family, moves if decayed else spared)
             tensor.copy_(fetched)
 
 
-def _array(tensor: Tensor) -> NDArray[Any]:
+def tensor_array(tensor: Tensor) -> NDArray[Any]:
+    """The tensor's memory as NumPy sees it; bfloat16 as its bits."""
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(np.uint16)
     return tensor.numpy()

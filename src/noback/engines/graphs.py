@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 Inputs = Mapping[str, Tensor]
+_MOST = 64  # captured shapes; what comes after them runs plainly
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +24,22 @@ class _Captured:
 class Graphs:
     """Runs a forward on the GPU: a shape's first time plainly, its second captured, from then on replayed."""
 
-    def __init__(self, device: torch.device, most: int = 64) -> None:
-        self._device, self._most = device, most
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         # One stream for plain and captured forwards: a library's workspace belongs to a stream, and two would be held.
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._seen: set[Hashable] = set()
         self._captured: dict[Hashable, _Captured] = {}
         self._pool: Any = None
         self._capturing: list[Any] = []
+        self.held = 0  # bytes that only captured forwards can use
         self.refused: str | None = None  # why a forward could not be captured
 
     def __call__(self, key: Hashable, inputs: Inputs, forward: Callable[[Inputs], Tensor]) -> Tensor:
         """The forward's output; `key` says what besides the inputs' shapes a captured forward depends on."""
         key = (key, *((name, tuple(tensor.shape)) for name, tensor in inputs.items()))
         found = self._captured.get(key)
-        if found is None and key in self._seen and self.refused is None and len(self._captured) < self._most:
+        if found is None and key in self._seen and self.refused is None and len(self._captured) < _MOST:
             found = self._capture(key, inputs, forward)
         if found is None:
             self._seen.add(key)
@@ -58,7 +60,7 @@ class Graphs:
         """Give the memory of the captured forwards back."""
         self._captured.clear()
         self._seen.clear()
-        self._pool = None
+        self._pool, self.held = None, 0
 
     def _capture(self, key: Hashable, inputs: Inputs, forward: Callable[[Inputs], Tensor]) -> _Captured | None:
         held = {name: tensor.to(self._device) for name, tensor in inputs.items()}
@@ -68,7 +70,9 @@ class Graphs:
         torch.cuda.empty_cache()
         try:
             with torch.cuda.stream(self.stream), self._begun():
+                before = torch.cuda.memory_reserved(self._device)
                 output = forward(held)
+                self.held += torch.cuda.memory_reserved(self._device) - before
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # noqa: BLE001 (a model may do what cannot be captured, such as asking for a value)

@@ -18,6 +18,7 @@ from noback.engines.graphs import Graphs
 from noback.engines.loading import model_limit
 from noback.engines.probed import Probes
 from noback.engines.readout import by_example, readout_for, readout_of, without_cache
+from noback.engines.room import GpuMemory, Room, Size
 from noback.engines.sharing import BACK, POSITIONS, SHARED, TARGETS, Plan, Sharing, Tally, by_row, plain_inputs, widened
 from noback.errors import InputError
 from noback.options import one_of
@@ -63,6 +64,7 @@ class Local:
         self._graphs = Graphs(self._device) if self._device.type == "cuda" else None
         early = (lambda: None) if self._graphs is None else self._graphs.cut
         self._probes = Probes(model, weights, self._readout.rows, early)
+        self._room = None if self._graphs is None else Room(GpuMemory(self._device, self._graphs), say)
         self._captured_with: object = None  # the sweeps over the weights where they stood then
         self._limit = model_limit(model) or sys.maxsize
         self._padding = getattr(model.config, "pad_token_id", None) or 0
@@ -83,11 +85,13 @@ class Local:
     def score(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
         """The label logits of the batch at each point: float32 [examples, labels] each, on the CPU."""
         while True:
+            cut = self._asked(batch, points)
             try:
                 with self._on_the_device():
-                    return self._scored(batch, points)
+                    cut = self._fitting(batch, points, *cut)
+                    return self._scored(batch, points, *cut)
             except torch.OutOfMemoryError as error:
-                self._take_less(batch, points, error)
+                self._take_less(*cut, error)
 
     @torch.inference_mode()
     def write(
@@ -106,7 +110,7 @@ class Local:
                         parts = _cut(prompts, self._micro_batch)
                         return [tokens for part in parts for tokens in writing.tokens(self._model, part)]
             except torch.OutOfMemoryError as error:
-                self._take_less(prompts, [point], error)
+                self._take_less(*self._asked(prompts, [point]), error)
 
     def _check_held(self, prompts: Sequence[Sequence[int]], point: Move, writing: Writing) -> None:
         """Trust held tensors only once they wrote what the point writes where every function sees it."""
@@ -126,34 +130,64 @@ class Local:
             return standing_at(self._model, self._weights, self._names, point)
         return Displaced(self._weights, self._names, [point])
 
-    def _scored(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
+    def _asked(self, batch: Sized, points: Sequence[Move]) -> tuple[int, int]:
+        """How many points and examples may go through the model at once."""
+        return min(self._probes_per_pass or len(points), len(points)), min(self._micro_batch or len(batch), len(batch))
+
+    def _fitting(self, batch: Batch, points: Sequence[Move], probes: int, examples: int) -> tuple[int, int]:
+        """How many of them do: on a GPU, as many as its memory should hold."""
+        if self._room is None:
+            return probes, examples
+        tokens = next(iter(batch.inputs.values())).shape[1]
+        rows, tokens = -(-batch.rows * examples // len(batch)), tokens + self._more(tokens)
+        size = Size(1 if self.point_by_point else probes, rows, tokens, _moving(points))
+        tried = self._room.trial(size, examples)
+        if tried:
+            self._try(batch.part(slice(0, tried)), points[:probes])
+        held, examples = self._room.fitting(size, examples)
+        return (probes if self.point_by_point else held), examples
+
+    def _try(self, batch: Batch, points: Sequence[Move]) -> None:
+        """Run a part of a first forward only to see what it takes."""
+        try:
+            self._probed(batch, points)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # noqa: BLE001 (the first displaced pass finds out what to do about it)
+            return
+
+    def _watched(
+        self, inputs: Mapping[str, Tensor], points: Sequence[Move], at_once: int
+    ) -> AbstractContextManager[None]:
+        """Within, a forward of so many of the points runs."""
+        if self._room is None:
+            return nullcontext()
+        rows, tokens = inputs["input_ids"].shape
+        return self._room.watching(Size(at_once, rows, tokens, _moving(points)))
+
+    def _scored(self, batch: Batch, points: Sequence[Move], probes: int, examples: int) -> list[Tensor]:
         scores: list[Tensor] = []
-        for together in _cut(points, self._probes_per_pass):
-            parts = [self._pass(part, together) for part in _micro_batches(batch, self._micro_batch)]
+        for together in _cut(points, probes):
+            parts = [self._pass(part, together) for part in _micro_batches(batch, examples)]
             scores.extend(torch.cat(list(of_point)) for of_point in zip(*parts, strict=True))
         if self._graphs is None:
             return scores
         return list(torch.stack(scores).cpu())  # the one moment of a step that waits for the GPU
 
-    def _take_less(self, batch: Sized, points: Sequence[Move], error: Exception) -> None:
+    def _take_less(self, probes: int, examples: int, error: Exception) -> None:
         """Halve what goes through the model at once, remember it and say so; one example at one point must fit."""
         if self._graphs is not None:
             self._graphs.forget()
         torch.cuda.empty_cache()
-        probes = min(self._probes_per_pass or len(points), len(points))
-        examples = min(self._micro_batch or len(batch), len(batch))
         if probes > 1:
-            self._probes_per_pass = probes // 2
+            self._probes_per_pass = probes = probes // 2
         elif examples > 1:
-            self._micro_batch = examples // 2
+            self._micro_batch = examples = examples // 2
         else:
             raise InputError(
                 "the GPU's memory does not hold one example at one point; use a smaller dtype or model, or --device cpu"
             ) from error
-        self._say(
-            "out of GPU memory; from now on "
-            f"{self._probes_per_pass or len(points)} points and {self._micro_batch or len(batch)} examples at a time"
-        )
+        self._say(f"out of GPU memory; from now on {probes} points and {examples} examples at a time")
 
     @contextmanager
     def _on_the_device(self) -> Iterator[None]:
@@ -171,7 +205,7 @@ class Local:
             torch.set_float32_matmul_precision(before)
 
     def _pass(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
-        if not self._checked and any(point.terms for point in points):
+        if not self._checked and _moving(points):
             return self._first_displaced_pass(batch, points)
         plan = None if self.point_by_point else self._plan(batch, points)
         self.tally = self._sharing.count(self.tally, batch, plan, len(points))
@@ -216,6 +250,8 @@ class Local:
         seen = batch.part(slice(0, -1)) if tokens % (len(points) * batch.rows) == 0 and len(batch) > 1 else batch
         try:
             together = self._probed(seen, points)
+        except torch.OutOfMemoryError:
+            raise
         except Exception:  # noqa: BLE001 (whatever went wrong, the plain way decides)
             together = []
         alone = self._alone(seen, points)
@@ -236,31 +272,34 @@ class Local:
 
     def _alone(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
         inputs = {name: tensor.to(self._device) for name, tensor in self._inputs(batch).items()}
-        return [by_example(self._displaced(inputs, point), batch.candidates) for point in points]
+        with self._watched(inputs, points, 1):
+            return [by_example(self._displaced(inputs, point), batch.candidates) for point in points]
 
     def _probed(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
         """All points in one forward, probe-major."""
-        forward = partial(self._forward, points=points)
-        if self._graphs is None:
-            logits = forward(self._inputs(batch))
-        else:
-            sweeps = self._weights.place(points)
-            if sweeps is not self._captured_with:
-                self._graphs.forget()
-                self._captured_with = sweeps
-            logits = self._graphs(sweeps.order(points), self._inputs(batch), forward)
+        forward, inputs = partial(self._forward, points=points), self._inputs(batch)
+        with self._watched(inputs, points, len(points)):
+            if self._graphs is None:
+                logits = forward(inputs)
+            else:
+                sweeps = self._weights.place(points)
+                if sweeps is not self._captured_with:
+                    self._graphs.forget()
+                    self._captured_with = sweeps
+                logits = self._graphs(sweeps.order(points), inputs, forward)
         return [by_example(one, batch.candidates) for one in logits.chunk(len(points))]
 
     def _inputs(self, batch: Batch) -> dict[str, Tensor]:
         """What a forward takes; for a GPU with tokens up to the next bucket, so that few shapes are seen."""
         inputs = plain_inputs(batch)
-        if self._graphs is None:
-            return inputs
-        tokens = inputs["input_ids"].shape[1]
-        more = min(-tokens % _BUCKET, max(self._limit - tokens, 0))
+        more = self._more(inputs["input_ids"].shape[1])
         for name in batch.inputs if more else ():
             inputs[name] = F.pad(inputs[name], (0, more), value=self._padding if name == "input_ids" else 0)
         return inputs
+
+    def _more(self, tokens: int) -> int:
+        """How many tokens a forward's rows are padded by."""
+        return 0 if self._graphs is None else min(-tokens % _BUCKET, max(self._limit - tokens, 0))
 
     def _forward(self, inputs: Mapping[str, Tensor], points: Sequence[Move], below: int = 0) -> Tensor:
         """The label logits of all points, probe-major; of candidates, those of each row.
@@ -293,6 +332,10 @@ def _plain(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _copies(tensor: Tensor, count: int) -> Tensor:
     """[rows, ...] as [count x rows, ...]"""
     return tensor.repeat(count, *(1 for _ in tensor.shape[1:]))
+
+
+def _moving(points: Sequence[Move]) -> bool:
+    return any(point.terms for point in points)
 
 
 def _cut(items: Sequence[T], size: int | None) -> Iterator[Sequence[T]]:

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from noback.directions import Place, philox, tensor_id
+from noback.directions.on_gpu import tensor_array
 from noback.engines.generation import Writing
 from noback.tasks import Batch, Candidates
 from noback.values import Move
-from noback.weights import Weights, tensor_array
+from noback.weights import Weights
 
 
 class Plain:
