@@ -53,7 +53,7 @@ class Baseline:
     tuned: int
     seconds: float
     peak_memory_bytes: int
-    calibrated: float | None = None  # zero-shot less the answer to a content-free prompt; None: no causal label words
+    calibrated: float | None = None  # zero-shot less what a content-free prompt gives; None: masked, or written
 
 
 def baseline(

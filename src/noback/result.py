@@ -28,7 +28,7 @@ class Result:
     metric: str
     objective: str
     zero_shot: float | None
-    calibrated: float | None  # zero-shot less the answer to a content-free prompt; None: no causal label words
+    calibrated: float | None  # zero-shot less what a content-free prompt gives; None: masked, or written
     final: float | None
     best: float | None
     zero_shot_score: float  # by the metric: the task's own, or the mean reward

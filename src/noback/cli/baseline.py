@@ -19,6 +19,9 @@ What the same data and the same evaluation give without noback's way of training
   noback baseline probe                          logistic regression on the features at the mask (needs scikit-learn)
   noback baseline adam --steps 200               fine-tuning by back-propagation; --lr is Adam's
   noback baseline adam --adapter lora
+
+Zero-shot of a causal model's label words and choices is given calibrated too: by their scores less those that the same
+answers get after a prompt that says nothing (every column N/A).
 """
 
 

@@ -22,6 +22,8 @@ Fine-tune a masked or causal language model on a task, with forward passes only.
 
 The run's folder (--out) holds run.toml, the journal (a few kilobytes: with the base model, the whole fine-tune),
 metrics.jsonl and snapshots. Ctrl-C loses nothing: `noback resume RUN` goes on.
+Zero-shot of a causal model's label words and choices is given calibrated too: by their scores less those that the same
+answers get after a prompt that says nothing (every column N/A).
 """
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,7 +77,7 @@ class Graphs:
             raise
         except Exception as error:  # noqa: BLE001 (a model may do what cannot be captured, such as asking for a value)
             self.refused = f"{type(error).__name__}: {error}".splitlines()[0]
-            torch.cuda.synchronize(self._device)
+            self._leave_capture()
             return None
         finally:
             graphs, self._capturing = self._capturing, []
@@ -95,3 +95,13 @@ class Graphs:
     def _begin(self) -> None:
         self._capturing.append(torch.cuda.CUDAGraph())
         self._capturing[-1].capture_begin(pool=self._pool)
+
+    def _leave_capture(self) -> None:
+        """A capture that failed may leave torch's allocator and random numbers as if it still went on."""
+        torch.cuda.synchronize(self._device)
+        place = torch.cuda.current_device() if self._device.index is None else self._device.index
+        with suppress(AttributeError, RuntimeError):  # newer versions of torch have ended it themselves
+            torch._C._cuda_endAllocateToPool(place, self._pool)
+        with suppress(AttributeError, RuntimeError):
+            numbers = torch.cuda.default_generators[place]
+            numbers.graphsafe_set_state(numbers.clone_state())  # the same numbers, outside any capture

@@ -246,7 +246,7 @@ class Local:
         owns it; its slopes would be wrong in silence.
         """
         # A first dimension that is not points x rows, or a multiple, raises; tokens must not be such by chance.
-        tokens = next(iter(batch.inputs.values())).shape[1]
+        tokens = next(iter(self._inputs(batch).values())).shape[1]
         seen = batch.part(slice(0, -1)) if tokens % (len(points) * batch.rows) == 0 and len(batch) > 1 else batch
         try:
             together = self._probed(seen, points)

@@ -53,9 +53,22 @@ def prepare_quantised(model: Any) -> None:
     linears = _bitsandbytes().nn
     for module in model.modules():
         if isinstance(module, linears.Linear8bitLt):
+            _bring_scales(module)
             module.forward = partial(_product_8bit, module)
         elif isinstance(module, linears.Linear4bit):
             module.forward = partial(_product_4bit, module)
+
+
+def _bring_scales(module: Any) -> None:
+    """Put the rows' scales where the weight is: a model that moves takes the weights' numbers along, and only these.
+
+    Scales that came from the CPU in each forward could not be captured on a GPU.
+    """
+    for holder in (module.weight, module.state):
+        if holder.SCB is not None:
+            holder.SCB = holder.SCB.to(module.weight.device)
+        if holder.CB is not None:  # a second name of the numbers, which holds on to where they were
+            holder.CB = module.weight.data
 
 
 def _product_8bit(module: Any, x: Tensor) -> Tensor:

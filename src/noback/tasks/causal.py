@@ -72,9 +72,13 @@ class CausalEncoder:
                 raise InputError(f"the tokenizer finds no token in {text!r}; are the model's tokenizer files there?")
         return tuple(map(tuple, found))
 
-    def encode(self, examples: Sequence[Example]) -> list[EncodedPrompt]:
-        """Every example; a prompt that is too long loses its beginning, and keeps the token that opens a text."""
-        prompts = self._tokens([self._shown.text(example.sentences) for example in examples])
+    def encode(self, examples: Sequence[Example], instead: str | None = None) -> list[EncodedPrompt]:
+        """Every example; a prompt that is too long loses its beginning, and keeps the token that opens a text.
+
+        `instead` stands for every column of the prompts; the candidates keep the columns that they show.
+        """
+        shown = [example.sentences if instead is None else (instead,) * len(example.sentences) for example in examples]
+        prompts = self._tokens([self._shown.text(sentences) for sentences in shown])
         return [self._encoded(example, tokens) for example, tokens in zip(examples, prompts, strict=True)]
 
     def _encoded(self, example: Example, tokens: list[int]) -> EncodedPrompt:

@@ -133,11 +133,16 @@ class Task:
         places = (divmod(position, total) for position in range(step * size, (step + 1) * size))
         return [int(_order(seed, epoch, total)[index]) for epoch, index in places]
 
-    def batches(self, name: str, size: int) -> Iterator[Batch]:
-        """A whole set in batches of examples of like length, which need little padding."""
-        order = self._by_length(name)
+    def batches(self, name: str, size: int, *, instead: str | None = None) -> Iterator[Batch]:
+        """A whole set in batches of examples of like length, which need little padding.
+
+        `instead`: of a causal task, the same candidates after prompts in which this text stands for every column.
+        """
+        order, encoded = self._by_length(name), self._sets[name]
+        if instead is not None:
+            encoded = self._encoder.encode(self._examples[name], instead)
         for begin in range(0, len(order), size):
-            yield self._batched([self._sets[name][index] for index in order[begin : begin + size]])
+            yield self._batched([encoded[index] for index in order[begin : begin + size]])
 
     def _batched(self, encoded: Sequence[Encoded | EncodedPrompt]) -> Batch:
         batch: Batch = self._encoder.batch(encoded)
