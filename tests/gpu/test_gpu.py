@@ -7,7 +7,7 @@ import torch
 
 from noback.adapters import Full, Lora, Prefix
 from noback.config import RunConfig
-from noback.directions import FAMILIES, on_gpu
+from noback.directions import FAMILIES, Place, on_gpu, sweeps
 from noback.engines import STILL, Local
 from noback.estimators import TwoSided
 from noback.folder import RunFolder
@@ -21,9 +21,12 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here"),
 ]
+if torch.cuda.is_available():
+    from noback.engines.norm_triton import layer_norm
 
 SEED, OTHER_SEED = 0x123456789ABCDEF0, 0xFFFFFFFFFFFFFFF1
 PAIR = [Move((Term(SEED, 1e-3),)), Move((Term(SEED, -1e-3),))]
+UNEVEN = [Move((Term(SEED, 1e-3),)), Move((Term(SEED, 2e-3),))]  # one seed, and not the two sides of a point
 MIXED = [Move((Term(SEED, 1e-3), Term(OTHER_SEED, -2e-3))), STILL, Move((Term(OTHER_SEED, 0.5),))]
 MOVES = [Move((Term(SEED, 1e-3), Term(OTHER_SEED, 2e-4)), 0.99), Move((Term(7, -1e-2),)), Move((), 0.9)]
 
@@ -55,7 +58,9 @@ class TestBits:
     def test_triton_runs_here(self, dtype, noise):
         assert on_gpu.why_no_triton() is None
 
-    @pytest.mark.parametrize("points", [PAIR, MIXED, PAIR * 2, PAIR[:1]], ids=["pair", "mixed", "two", "one"])
+    @pytest.mark.parametrize(
+        "points", [PAIR, UNEVEN, MIXED, PAIR * 2, PAIR[:1]], ids=["pair", "uneven", "mixed", "two", "one"]
+    )
     def test_a_perturbed_tensor_has_the_bits_of_the_cpu(self, dtype, noise, points):
         here, there = pairs(dtype, noise)
         for name in here.names:
@@ -65,6 +70,30 @@ class TestBits:
                 assert torch.equal(there.perturbed(name, points, only=index).cpu()[0], expected[index])
         for name, value in there.small(points).items():
             assert torch.equal(value.cpu(), here.perturbed(name, points))
+
+    @pytest.mark.parametrize("points", [PAIR, UNEVEN, MIXED, PAIR * 2], ids=["pair", "uneven", "mixed", "two"])
+    def test_matrices_that_are_perturbed_together_have_the_bits_of_the_cpu(self, dtype, noise, points):
+        shapes = {"a": (48, 256), "b": (16, 128), "c": (64, 384), "d": (40, 256), "e": (16, 512)}
+        made = torch.Generator().manual_seed(2)
+        here = Weights({name: torch.randn(shape, generator=made).to(dtype) for name, shape in shapes.items()}, noise)
+        there = Weights({name: tensor.cuda() for name, tensor in here.tensors.items()}, noise)
+        groups = there.groups(["e", "b", "d", "c", "a"], len(points))
+        assert groups == {"e": ("e", "b"), "b": ("e", "b"), "c": ("c", "a"), "a": ("c", "a")}  # d has half a tile
+        for group in set(groups.values()):
+            for name, value in there.perturbed_together(group, points).items():
+                assert torch.equal(value.cpu(), here.perturbed(name, points))
+
+    def test_a_cut_has_the_bits_of_its_place_in_the_whole(self, dtype, noise):
+        family, whole = FAMILIES[noise], torch.randn(70, 320, generator=torch.Generator().manual_seed(3)).to(dtype)
+        expected = torch.empty((2, 70, 320), dtype=dtype)
+        sweeps.perturb(on_gpu.tensor_array(expected), on_gpu.tensor_array(whole), Place(5, 320), family, PAIR)
+        for row, column in ((0, 64), (16, 0), (7, 128), (33, 16)):
+            cut = whole[row:, column:].contiguous().cuda()
+            place = Place(5, 320, row, column)
+            swept = on_gpu.gpu_sweeps([(cut, place, True)], family)
+            out = torch.empty((2, *cut.shape), dtype=dtype, device="cuda")
+            swept.perturb(out, cut, place, swept.placed(PAIR))
+            assert torch.equal(out.cpu(), expected[:, row:, column:])
 
     def test_looked_up_rows_have_the_bits_of_the_cpu(self, dtype, noise):
         here, there = pairs(dtype, noise)
@@ -123,6 +152,14 @@ class TestScores:
             for at_one, at_other in zip(one, other, strict=True):
                 assert torch.allclose(at_one, at_other, atol=2e-4)
 
+    def test_the_first_layers_of_a_captured_forward_start_while_the_rest_is_launched(self, adapter):
+        run = Run(config(device="cuda", adapter=adapter), RunFolder("."))
+        run.task.use(drawn(run))
+        for seed in (1, 2, 3):
+            run.engine.score(run.batch(0), TwoSided(eps=1e-2).points([seed]))
+        (captured,) = run.engine._graphs._captured.values()
+        assert len(captured.graphs) == (2 if isinstance(adapter, Full) else 1)
+
     def test_a_captured_forward_gives_what_a_plain_one_gives(self, adapter):
         run = Run(config(device="cuda", adapter=adapter), RunFolder("."))
         run.task.use(drawn(run))
@@ -136,6 +173,20 @@ class TestScores:
         for one, other in zip(first, again, strict=True):
             assert torch.allclose(one, other, atol=1e-5)
         assert not torch.allclose(captured[0], again[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize(("width", "biased"), [(64, True), (100, True), (1024, True), (1024, False), (5120, True)])
+def test_a_norm_of_all_probes_is_that_of_each(dtype, width, biased):
+    made = torch.Generator(device="cuda").manual_seed(0)
+    rows, scale, shift = (
+        torch.randn(shape, generator=made, device="cuda").to(dtype) for shape in ((6, 7, width), (3, width), (3, width))
+    )
+    found = layer_norm(rows, scale, shift if biased else None, 1e-5)
+    for probe, part in enumerate(rows.chunk(3)):
+        expected = torch.nn.functional.layer_norm(part, [width], scale[probe], shift[probe] if biased else None, 1e-5)
+        allowed = 1e-5 if dtype is torch.float32 else 2e-2
+        assert torch.allclose(found[2 * probe : 2 * probe + 2], expected, atol=allowed, rtol=allowed)
 
 
 def drawn(run):

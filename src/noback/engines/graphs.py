@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -67,6 +68,7 @@ class Graphs:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         torch.cuda.synchronize(self._device)
+        gc.collect()  # nothing is to be freed while a stream is captured
         torch.cuda.empty_cache()
         try:
             with torch.cuda.stream(self.stream), self._begun():
