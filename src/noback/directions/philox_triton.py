@@ -7,8 +7,10 @@ coefficients are values on the device, so a captured graph can be replayed with 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -63,13 +65,14 @@ PERTURBED = {torch.float32: Tile(2, 2), torch.bfloat16: Tile(2, 2)}
 def packed(family: Family, moves: Sequence[Move]) -> NDArray[np.int32]:
     """Moves as 32-bit words: folded tables, seeds, where each move's terms begin, rounding seeds and decays."""
     terms = [term for move in moves for term in move.terms]
-    tables = [fold(family, term.coefficient) for term in terms]
-    seeds = np.array([term.seed for term in terms], dtype=np.uint64)
-    starts = np.cumsum([0] + [len(move.terms) for move in moves])
-    rounding = np.array([move.rounding_seed for move in moves], dtype=np.uint64)
-    decays = np.array([move.decay for move in moves], dtype=np.float32)
-    parts = [*tables, seeds, starts.astype(np.int32), rounding, decays]
-    return np.concatenate([np.ascontiguousarray(part).view(np.int32) for part in parts])
+    starts = accumulate((len(move.terms) for move in moves), initial=0)
+    rest = struct.pack(
+        f"={len(terms)}Q{len(moves) + 1}i{len(moves)}Q{len(moves)}f",
+        *(term.seed for term in terms), *starts, *(move.rounding_seed for move in moves),
+        *(move.decay for move in moves),
+    )  # fmt: skip
+    tables = [fold(family, term.coefficient).view(np.int32) for term in terms]
+    return np.concatenate([*tables, np.frombuffer(rest, dtype=np.int32)])
 
 
 def shared(moves: Sequence[Move]) -> int:
@@ -85,9 +88,9 @@ def shared(moves: Sequence[Move]) -> int:
 
 
 def mirrored(moves: Sequence[Move]) -> bool:
-    """Whether the points come in pairs of one seed with opposite coefficients: the sides of two-sided probes."""
-    pairs = zip(moves[::2], moves[1::2], strict=False)
-    return shared(moves) == 2 and all(one.terms[0].coefficient == -other.terms[0].coefficient for one, other in pairs)
+    """Whether points that share their seeds by twos have opposite coefficients: the sides of two-sided probes."""
+    pairs = zip(moves[::2], moves[1::2], strict=True)
+    return all(one.terms[0].coefficient == -other.terms[0].coefficient for one, other in pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +116,14 @@ class Sweeps:
         """`parts`: each tensor as a matrix, its place in the noise, and whether weight decay applies to it."""
         self._device, self._family, self._parts = parts[0][0].device, family, parts
         self._groups: dict[tuple[int, ...], _Plan] = {}
+        self._steps: dict[tuple[int, bool], Any] = {}  # captured sweeps of one move
         self._slots: dict[tuple[int, ...], tuple[tuple[Move, ...], Points]] = {}
         self._plans = [plan for dtype, tile in ADVANCED.items() for plan in _plans(dict(enumerate(parts)), dtype, tile)]
 
     def order(self, points: Sequence[Move]) -> tuple[int, ...]:
         """What of the points a captured forward depends on: how many terms each has, and what of them is shared."""
-        return (shared(points), mirrored(points), *(len(point.terms) for point in points))
+        together = shared(points)
+        return (together, together == 2 and mirrored(points), *(len(point.terms) for point in points))
 
     def placed(self, points: Sequence[Move]) -> Points:
         """The points on the device, in a place that stays the same for points of one order."""
@@ -130,7 +135,7 @@ class Sweeps:
                 terms = sum(len(point.terms) for point in points)
                 with torch.inference_mode(mode=False):  # it is written within and outside that mode
                     place = torch.empty_like(words, device=self._device)
-                    found = Points(place, len(points), terms, shared(points), mirrored(points))
+                    found = Points(place, len(points), terms, order[0], bool(order[1]))
             found.words.copy_(words, non_blocking=True)
             self._slots[order] = (tuple(points), found)
         return found
@@ -195,12 +200,31 @@ class Sweeps:
         """Apply the moves to every tensor in place, in their order."""
         for begin in range(0, len(moves), _MOVES_A_PASS):
             some = moves[begin : begin + _MOVES_A_PASS]
-            placed = self.placed(some)
-            single = len(some) == 1 and placed.terms == 1
-            decays = any(move.decay != 1.0 for move in some)
-            for plan in self._plans:
-                alone = {"SINGLE": single} if plan.kernel is advance_tiles else {}
-                plan.launch(placed.words, len(some), placed.terms, DECAYS=decays, BITS=self._family.bits, **alone)
+            placed, decays = self.placed(some), any(move.decay != 1.0 for move in some)
+            if placed.count == 1:
+                self._step(placed, decays=decays)
+            else:
+                self._advance(placed, decays=decays)
+
+    def _step(self, placed: Points, *, decays: bool) -> None:
+        """One move: plainly the first time, captured the second, from then on replayed, which is one launch."""
+        key = placed.terms, decays
+        if key not in self._steps:
+            self._advance(placed, decays=decays)
+            self._steps[key] = None
+            return
+        graph = self._steps[key]
+        if graph is None:
+            graph = self._steps[key] = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                self._advance(placed, decays=decays)
+        graph.replay()
+
+    def _advance(self, placed: Points, *, decays: bool) -> None:
+        single = placed.count == 1 and placed.terms == 1
+        for plan in self._plans:
+            alone = {"SINGLE": single} if plan.kernel is advance_tiles else {}
+            plan.launch(placed.words, placed.count, placed.terms, DECAYS=decays, BITS=self._family.bits, **alone)
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ class Graphs:
 
     def _begin(self) -> None:
         self._capturing.append(torch.cuda.CUDAGraph())
-        self._capturing[-1].capture_begin(pool=self._pool)
+        self._capturing[-1].capture_begin(pool=self._pool, capture_error_mode="thread_local")
 
     def _leave_capture(self) -> None:
         """A capture that failed may leave torch's allocator and random numbers as if it still went on."""

@@ -12,7 +12,7 @@ import torch
 from noback.engines.graphs import Graphs
 from noback.memory import set_peak_aside
 
-_SHARE = 0.9  # of the free memory; the rest is for what an allocator cannot use and for what a kernel's loading takes
+_SHARE = 0.8  # of the free memory; the rest is for what an allocator cannot use and for what a kernel's loading takes
 _SMALL = 4096  # cells; a first forward of no more is not tried: at five thousand columns it takes about half a GB
 _TRIED = 8  # an eighth of the examples is tried: more may not fit, less overstates what perturbed weights take a cell
 _GIB = 2**30
@@ -57,7 +57,11 @@ class GpuMemory:
         return torch.cuda.max_memory_allocated(self._device)
 
     def free(self) -> int:
-        """The driver's free bytes and the allocator's idle ones, but for those that captured forwards keep."""
+        """The driver's free bytes and the allocator's idle ones, but for those that captured forwards keep.
+
+        What the allocator can give back goes back first: pieces left by smaller forwards would not hold a larger one's.
+        """
+        torch.cuda.empty_cache()
         idle = torch.cuda.memory_reserved(self._device) - self.allocated()
         return torch.cuda.mem_get_info(self._device)[0] + max(idle - self._graphs.held, 0)
 
