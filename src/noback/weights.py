@@ -23,7 +23,7 @@ from noback.options import one_of
 from noback.values import Move
 
 _SAMPLED = 4096  # weights of a tensor that are looked at to see whether an update changed them
-_GROUPED = 2**23  # weights, all points counted, that one launch perturbs together
+_GROUPED = 2**24  # bytes, all points counted, that one launch perturbs together
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -108,12 +108,14 @@ class Weights:
         sweeps, parts = self._gpu(), list(self._tensors)
         found: list[list[str]] = [[]]
         for name in names:
-            now, held = self._tensors[name], sum(self._tensors[one].numel() for one in found[-1])
-            if not sweeps.can_group(parts.index(name)) or now.numel() > _GROUPED // 2 // points:
+            now = self._tensors[name]
+            needed = points * now.nbytes
+            if not sweeps.can_group(parts.index(name)) or needed > _GROUPED // 2:
                 found.append([])
                 continue
-            alike = all(self._tensors[one].dtype == now.dtype for one in found[-1])
-            if not alike or held + now.numel() > _GROUPED // points:
+            held = [self._tensors[one] for one in found[-1]]
+            alike = all(one.dtype == now.dtype for one in held)
+            if not alike or points * sum(one.nbytes for one in held) + needed > _GROUPED:
                 found.append([])
             found[-1].append(name)
         groups = [tuple(group) for group in found if len(group) > 1]

@@ -225,28 +225,6 @@ def test_a_run_is_resumed_on_another_device(tmp_path):
     assert resume(tmp_path / "run", device="cpu").steps == 4
 
 
-def test_too_little_memory_is_answered_with_smaller_passes():
-    run = Run(config(device="cuda", batch=256), RunFolder("."))
-    run.task.use(drawn(run))
-    points = TwoSided(eps=1e-2).points([SEED, OTHER_SEED])
-    expected = run.engine.score(run.batch(0), points)
-    said = []
-    engine = Local(run.model, run.weights, run.task.word_ids, say=said.append)
-    total = torch.cuda.get_device_properties(0).total_memory
-    run.engine._graphs.forget()
-    torch.cuda.empty_cache()
-    torch.cuda.set_per_process_memory_fraction(
-        (torch.cuda.memory_allocated() + 100 * 2**20) / total
-    )  # a stream's workspace is 32 MiB of it
-    try:
-        found = engine.score(run.batch(0), points)
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
-    assert any("out of GPU memory" in line for line in said)
-    for one, other in zip(expected, found, strict=True):
-        assert torch.allclose(one, other, atol=2e-4)
-
-
 def test_a_gpu_that_is_not_there_is_refused():
     from noback.errors import InputError
 

@@ -12,7 +12,7 @@ import torch
 from noback.engines.graphs import Graphs
 from noback.memory import set_peak_aside
 
-_SHARE = 0.8  # of the free memory; the rest is for what an allocator cannot use and for what a kernel's loading takes
+_SHARE = 0.7  # of the free memory; on an H200 an allocator's broken pieces were seen to cost more than a fifth
 _SMALL = 4096  # cells; a first forward of no more is not tried: at five thousand columns it takes about half a GB
 _TRIED = 8  # an eighth of the examples is tried: more may not fit, less overstates what perturbed weights take a cell
 _GIB = 2**30
