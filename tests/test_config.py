@@ -5,12 +5,13 @@ import tomllib
 
 import pytest
 
-from noback.adapters import Full, Head, Lora, Prefix
+from noback.adapters import AnyAdapter, Full, Head, Lora, Prefix
 from noback.config import RunConfig, config_of, read_config
 from noback.errors import InputError
 from noback.estimators import AdaptTies, TwoSided
 from noback.objectives import Accuracy, CrossEntropy, Function, MacroF1
 from noback.rules import Sgd
+from noback.weights import DTYPES
 
 # Every field with a value that is not its default; `test_every_field_is_listed_here` keeps the table whole.
 OTHER = {
@@ -125,11 +126,27 @@ def test_an_objective_is_chosen_by_its_kind_or_by_a_text(entry, objective):
     "adapter", [Full("norms"), Head(alone=True, seed=3), Lora(rank=4, start="x"), Prefix(tokens=3)]
 )
 def test_an_adapter_comes_back_from_toml_with_its_own_lr_and_eps(adapter):
-    config = RunConfig(adapter=adapter)
-    assert (config.lr, config.eps) == (adapter.usual_lr, adapter.usual_eps)
-    assert config_of(tomllib.loads(config.toml())) == config.settled()
+    for dtype in DTYPES:
+        config = RunConfig(adapter=adapter, dtype=dtype)
+        assert (config.lr, config.eps) == (adapter.usual_lr, adapter.usual_eps[dtype])
+        assert config_of(tomllib.loads(config.toml())) == config.settled()
     assert RunConfig(adapter=adapter, rule=Sgd(lr=7e-4)).lr == 7e-4
     assert dataclasses.replace(RunConfig(), adapter=adapter).lr == adapter.usual_lr
+
+
+def test_an_eps_that_is_given_counts_whatever_the_type():
+    assert RunConfig(adapter=Lora(), dtype="bfloat16", estimator=TwoSided(eps=3e-4)).eps == 3e-4
+    assert (RunConfig(adapter=Lora()).eps, RunConfig(adapter=Lora(), dtype="bfloat16").eps) == (1e-3, 1e-2)
+
+
+def test_the_help_of_eps_names_what_each_adapter_and_type_has():
+    (text,) = [item.metadata["help"] for item in dataclasses.fields(TwoSided) if item.name == "eps"]
+    usual = dict(zip(DTYPES, text.split("none: ")[1].split("; in bfloat16 "), strict=True))
+    for dtype, words in usual.items():
+        first, *others = (part.strip() for part in words.split(","))
+        named = dict(other.removeprefix("with ").split() for other in others)
+        for adapter in AnyAdapter.__args__:
+            assert float(named.get(adapter.kind, first)) == adapter.usual_eps[dtype], (dtype, adapter.kind)
 
 
 def test_an_unknown_kind_comes_with_the_nearest():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from noback import Accuracy, Function, RunConfig, Sgd, TwoSided, train
+from noback import Accuracy, Function, RunConfig, Sgd, TwoSided, resume, train, training
 from noback.folder import RunFolder
 from noback.health import (
     DIVERGING,
@@ -18,12 +18,14 @@ from noback.health import (
     TOO_EARLY,
     TOO_SMALL,
     agreement_figures,
+    noise_figures,
     slope_figures,
     tie_advice,
     verdict,
 )  # fmt: skip
 from noback.journal import Contents, StepRecord, read_journal
-from noback.values import Move, Term
+from noback.training import Interrupted
+from noback.values import Move, Term, direction_seeds
 from noback.watching import Silent
 from tests.conftest import tiny_model, weights_of, write_rows
 
@@ -123,6 +125,35 @@ def test_halves_that_share_a_signal_agree_as_signal_over_noise_says():
     assert agreement_figures([(1.0, 1.0)]) == {"agreement": 1.0}
 
 
+def test_noise_is_the_rms_difference_over_the_rms_of_the_slopes():
+    found = noise_figures([(1.0, 1.0, 4.0), (-2.0, -1.0, 2.0)], [3.0, -4.0])
+    usual = math.sqrt(12.5)
+    assert (found["directions"], found["slope"]) == (2, usual)
+    assert found["repeat"] == pytest.approx(math.sqrt(0.5) / usual)
+    assert found["two_eps"] == pytest.approx(math.sqrt(12.5) / usual)
+    for scored, slopes in (([], [1.0]), ([(0.0, 0.0, 0.0)], [0.0]), ([(1.0, 1.0, math.nan)], [1.0])):
+        assert noise_figures(scored, slopes) == {}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "repeat", "two_eps", "told"),
+    [
+        ("bfloat16", 0.0, 0.12, "scored twice gives the same slope; at twice the eps it differs by 12%"),
+        ("bfloat16", 0.034, 0.12, "scored twice differs by 3.4% of a usual slope; at twice the eps it differs by 12%"),
+        ("float32", 0.0, 0.12, None),
+        ("float32", 0.0, 0.75, "a larger eps mends"),
+        ("bfloat16", 0.0, 0.75, "`noback epsilon` tells them apart"),
+    ],
+)
+def test_the_noise_of_a_slope_is_told_of_bfloat16_and_where_it_is_much(dtype, repeat, two_eps, told):
+    line = {"kind": "slope_noise", "step": 10, "repeat": repeat, "two_eps": two_eps}
+    looks = [look(0, 0.6, 0.7), look(100, 0.8, 0.5)]
+    evidence = verdict(contents(noisy(0.7, 0.5), dtype=dtype), [*looks, line]).evidence
+    (said,) = [text for text in evidence if "at twice the eps" in text] or [None]
+    assert said is None if told is None else told in said
+    assert ("mends" in (said or "")) == (two_eps > 0.5)
+
+
 @pytest.fixture
 def config(tiny_folder, data_folder):
     return RunConfig(
@@ -179,6 +210,91 @@ def test_health_every_sees_curvature_and_change_and_leaves_no_trace(config, tmp_
     probes = metrics(tmp_path / "watched", "probe")
     assert [line["step"] for line in probes] == [0, 2, 4, 6]
     assert not metrics(tmp_path / "plain", "probe")
+
+
+def slopes_by_hand(run, step, eps, directions=2):
+    batch, found = run.batch(step), []
+    for seed in direction_seeds(run.config.seed, step, directions):
+        points = [Move((Term(seed, eps),)), Move((Term(seed, -eps),))]
+        plus, minus = (
+            float(torch.nn.functional.cross_entropy(logits.double(), batch.gold))
+            for logits in run.engine.score(batch, points)
+        )
+        found.append((plus - minus) / (2 * eps))
+    return torch.tensor(found)
+
+
+def rms(values):
+    return float(torch.as_tensor(values).pow(2).mean().sqrt())
+
+
+def test_the_noise_of_a_slope_is_what_the_engine_gives_by_hand(config, tmp_path):
+    from noback.run import Run, drawn_data
+
+    train(config, tmp_path / "run")
+    (line,) = metrics(tmp_path / "run", "slope_noise")
+    run = Run(config, RunFolder(tmp_path / "other"))
+    run.task.use(drawn_data(config))
+    once, again, doubled = (slopes_by_hand(run, 0, eps) for eps in (1e-2, 1e-2, 2e-2))
+    steps = read_journal(tmp_path / "run" / "journal").steps[:4]  # up to the first look
+    usual = rms([slope for record in steps for slope in record.slopes])
+    assert (line["step"], line["directions"]) == (4, 2)
+    assert line["slope"] == pytest.approx(usual)
+    assert line["repeat"] == rms(again - once) == 0.0
+    assert line["two_eps"] == pytest.approx(rms(doubled - once) / usual, rel=0.01)
+    assert line["two_eps"] > 0
+
+
+def test_rounding_is_noise_that_bfloat16_tells_of(config, tmp_path):
+    found = {}
+    for dtype in ("float32", "bfloat16"):
+        small = dataclasses.replace(config, dtype=dtype, estimator=TwoSided(eps=1e-3, directions=2))
+        train(small, tmp_path / dtype)
+        (found[dtype],) = metrics(tmp_path / dtype, "slope_noise")
+    assert found["bfloat16"]["two_eps"] > 10 * found["float32"]["two_eps"]
+    assert found["float32"]["two_eps"] < 0.02
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_seeing_the_noise_of_a_slope_leaves_no_trace(causal, dtype, config, tiny_causal_folder, tmp_path, monkeypatch):
+    config = dataclasses.replace(config, dtype=dtype)
+    if causal:
+        model = str(tiny_causal_folder)
+        config = dataclasses.replace(config, model=model, task="sst2-causal", demonstrations=1)
+    seen = train(config, tmp_path / "seen")
+    monkeypatch.setattr(training, "_sought", lambda _: 0)
+    unseen = train(config, tmp_path / "unseen")
+    assert metrics(tmp_path / "seen", "slope_noise")
+    assert not metrics(tmp_path / "unseen", "slope_noise")
+    assert (seen.final_weights, seen.weights) == (unseen.final_weights, unseen.weights)
+    assert (tmp_path / "seen" / "journal").read_bytes() == (tmp_path / "unseen" / "journal").read_bytes()
+
+
+@pytest.mark.parametrize("stop_at", [1, 6])
+def test_a_resumed_run_sees_the_noise_of_a_slope_once(stop_at, config, tmp_path):
+    """Stopped before its first look it has told nobody yet; after it, it has."""
+    asked = iter(range(100))
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "run", stop=lambda: next(asked) == stop_at)
+    assert len(metrics(tmp_path / "run", "slope_noise")) == (stop_at > 4)
+    resume(tmp_path / "run")
+    assert len(metrics(tmp_path / "run", "slope_noise")) == 1
+
+
+def test_only_a_smooth_objective_of_ours_is_scored_again(config, tmp_path):
+    for name, objective in (("staircase", Accuracy()), ("own", Function(counted, smooth=True))):
+        train(dataclasses.replace(config, objective=objective), tmp_path / name)
+        assert not metrics(tmp_path / name, "slope_noise")
+
+
+@pytest.mark.parametrize(("steps", "sought"), [(8, 1), (250, 1), (1000, 2), (100_000, 4)])
+def test_the_noise_of_a_slope_costs_less_than_a_hundredth_of_a_run(steps, sought, config, tmp_path):
+    from noback.run import Run
+
+    run = Run(dataclasses.replace(config, steps=steps), RunFolder(tmp_path / "run"))
+    assert training._sought(run) == sought
+    assert 2 * sought < 0.01 * max(steps, 250)  # a direction costs two steps of one direction
 
 
 def test_a_small_step_changes_the_loss_as_its_slopes_foretell(config, tmp_path):

@@ -87,7 +87,7 @@ class RunConfig:
             one_of("quantise", self.quantise, QUANTISED)
 
     def settled(self) -> RunConfig:
-        """With eps, lr and the bound of eps spelled out where they were left to the adapter."""
+        """With eps, lr and the bound of eps spelled out where they were left to the adapter and the type."""
         ties = self.estimator.adapt_ties
         if ties is not None and ties.largest is None:
             ties = dataclasses.replace(ties, largest=max(1e-2, 10 * self.eps))
@@ -100,7 +100,7 @@ class RunConfig:
     @property
     def eps(self) -> float:
         """How far to either side a loss is taken."""
-        return self.estimator.eps or self.adapter.usual_eps
+        return self.estimator.eps or self.adapter.usual_eps[self.dtype]
 
     @property
     def lr(self) -> float:

@@ -16,6 +16,7 @@ LEARNING, TOO_SMALL, DIVERGING = "learning", "too small a step", "diverging"
 NO_SIGNAL, TOO_EARLY = "no signal", "too early to tell"
 ENOUGH_STEPS = 20  # below this, neither slopes nor losses say anything
 DOMINATED = 0.5  # a share of zero slopes above this is warned of
+NOISY = 0.5  # so is a slope that differs by a larger share at twice the eps
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,19 @@ def agreement_figures(halves: Sequence[tuple[float, float]]) -> dict[str, float]
     if noise > 0.0:
         figures["signal_to_noise"] = math.sqrt(max(together, 0.0) / noise)
     return figures
+
+
+def noise_figures(scored: Sequence[tuple[float, float, float]], slopes: Sequence[float]) -> dict[str, float]:
+    """How far a slope is from itself when scored again and at twice the eps: rms, over the rms of the run's slopes.
+
+    `scored` holds a direction's slope, the same points scored once more, and the slope at twice the eps. One slope may
+    be near zero by chance, so what is usual is taken from `slopes`, which are more.
+    """
+    usual = _rms(slopes)
+    again, doubled = ([scores[place] - scores[0] for scores in scored] for place in (1, 2))
+    if not scored or usual == 0.0 or not math.isfinite(_rms([usual, *again, *doubled])):
+        return {}
+    return {"directions": len(scored), "slope": usual, "repeat": _rms(again) / usual, "two_eps": _rms(doubled) / usual}
 
 
 def tie_advice(share: float, eps: float, batch: int, directions: int, objective: str = "") -> str:
@@ -89,6 +103,7 @@ def verdict(contents: Contents, metrics: Sequence[Mapping[str, Any]]) -> Verdict
             f"slopes of two halves of the batch agree by {agreement:.2f} (1: no noise, 0: nothing but noise)"
         )
     evidence += _updates(metrics)
+    evidence += _noise(metrics, str(contents.header.get("config", {}).get("dtype", "")))
     evidence += _majority(looks[-1], metrics)
     word = _word(looks, trend, figures["zero_slope_share"], agreement, len(slopes))
     return Verdict(word, (*evidence, *_advice(word, figures["zero_slope_share"], contents)))
@@ -171,6 +186,22 @@ def _updates(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"a step is {relative:.1e} of the weights' norm and changes {changed:.0%} of them"]
 
 
+def _noise(metrics: Sequence[Mapping[str, Any]], dtype: str) -> list[str]:
+    """What rounding and curvature do to a slope: told of bfloat16, and of any type where it is much."""
+    found = [line for line in metrics if line.get("kind") == "slope_noise"]
+    if not found or (dtype != "bfloat16" and found[-1]["two_eps"] <= NOISY):
+        return []
+    repeat, two_eps = found[-1]["repeat"], found[-1]["two_eps"]
+    again = f"differs by {repeat:.1%} of a usual slope" if repeat else "gives the same slope"
+    told = f"the same direction scored twice {again}; at twice the eps it differs by {two_eps:.0%}"
+    if two_eps > NOISY:
+        told += (
+            " of a usual slope: that is rounding, which a larger eps mends, or curvature, which a smaller one mends; "
+            "`noback epsilon` tells them apart"
+        )
+    return [told]
+
+
 def _majority(look: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> list[str]:
     """A model that answers one label to everything reads as that label's share."""
     table = look.get("confusion")
@@ -204,6 +235,10 @@ def _advice(word: str, zeros: float, contents: Contents) -> list[str]:
     if word == NO_SIGNAL:
         return ["nothing moved by more than chance: try a larger lr, a larger batch, more directions, or a prompt"]
     return []
+
+
+def _rms(values: Sequence[float]) -> float:
+    return math.sqrt(sum(value * value for value in values) / len(values)) if values else 0.0
 
 
 def _mean(values: Sequence[float]) -> float:

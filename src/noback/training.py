@@ -18,7 +18,7 @@ from noback.embedded import MODELS
 from noback.engines import STILL
 from noback.errors import InputError, NobackError
 from noback.folder import RunFolder, next_folder
-from noback.health import DOMINATED, ENOUGH_STEPS, agreement_figures, slope_figures, tie_advice
+from noback.health import DOMINATED, ENOUGH_STEPS, agreement_figures, noise_figures, slope_figures, tie_advice
 from noback.journal import Contents, EpsChange, Journal, StepRecord, rounded
 from noback.memory import forget_peak
 from noback.objectives import Function, ObjectiveError, Reward
@@ -99,8 +99,10 @@ def _saying_how_to_go_on(folder: RunFolder) -> Iterator[None]:
 class _Window:
     """What was measured since the last look at the validation set; only people read it."""
 
+    sought: int = 0  # directions along which the noise of a slope is to be seen
     slopes: list[float] = field(default_factory=list)
     halves: list[tuple[float, float]] = field(default_factory=list)
+    scored: list[tuple[float, float, float]] = field(default_factory=list)  # a slope, again, and at twice the eps
 
     def add(self, measured: Measured) -> None:
         self.slopes += measured.estimate.slopes
@@ -122,7 +124,7 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Resul
     if step:
         watcher.note(f"going on after step {step}")
     told = {line.get("step") for line in folder.read_metrics() if line.get("kind") == "validation"}
-    window, warned = _Window(), False
+    window, warned = _Window(_sought(run)), False
     while True:
         looked = step in {look.step for look in contents.evaluations}
         if _due(step, config) and not (looked and step in told):
@@ -149,6 +151,8 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Resul
         journal.append(record)
         contents.steps.append(record)
         window.add(measured)
+        if len(window.scored) < window.sought:
+            window.scored += _scored_again(run, step, eps, estimate)
         _advance(run, record, health_every)
         step += 1
         watcher.stepped(step, config.steps, estimate)
@@ -223,11 +227,39 @@ def _still_loss(run: Run, step: int) -> float:
 
 def _summed_up(run: Run, step: int, window: _Window) -> _Window:
     """The health of the steps since the last look, and a new window."""
-    if window.slopes:
-        figures = window.figures()
-        run.folder.add_metrics(kind="health", step=step, **figures)
-        run.watcher.measured(step, figures)
+    if not window.slopes:
+        return window
+    noise = noise_figures(window.scored, window.slopes)
+    for kind, figures in (("health", window.figures()), ("slope_noise", noise)):
+        if figures:
+            run.folder.add_metrics(kind=kind, step=step, **figures)
+            run.watcher.measured(step, figures)
     return _Window()
+
+
+def _sought(run: Run) -> int:
+    """Along how many directions to see the noise of a slope: it costs two steps each, so longer runs have more.
+
+    None where it was seen, on a staircase, and where a function of one's own, which may be dear, is the objective.
+    """
+    objective = run.config.objective
+    seen = any(line.get("kind") == "slope_noise" for line in run.folder.read_metrics())
+    if seen or not objective.smooth or isinstance(objective, Function):
+        return 0
+    return min(max(run.config.steps // 500, 1), 4)
+
+
+def _scored_again(run: Run, step: int, eps: float, estimate: Estimate) -> list[tuple[float, float, float]]:
+    """Each slope of a step with the same points scored once more and with those at twice the eps.
+
+    As many points go through the engine as in a step, and after it: the engine learns nothing that a step depends on.
+    """
+    slopes = [estimate.slopes]
+    for done, each in enumerate((eps, 2 * eps)):
+        run.watcher.progress("scoring the step again", done, 2)
+        slopes.append(run.measure(step, each).estimate.slopes)
+    run.watcher.progress("scoring the step again", 2, 2)
+    return list(zip(*slopes, strict=True))
 
 
 def _warned_of_ties(run: Run, contents: Contents, eps: float) -> bool:

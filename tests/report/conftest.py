@@ -73,6 +73,7 @@ def metrics_of(labels: list[str], steps: int) -> list[dict]:
     mistake = {"sentences": ["a fine mess", "indeed"], "gold": labels[0], "answer": labels[1], "chance": 0.9375}
     return [
         *lines,
+        {"kind": "slope_noise", "step": 10, "directions": 2, "slope": 0.5, "repeat": 0.0, "two_eps": 0.125},
         {"kind": "probe", "step": 0, "loss": 0.7, "curvature": 3e-05, "change": -1e-05, "expected_change": -1.1e-05},
         {"kind": "test", "at": "final", "step": steps, **score(0.78)},
         {"kind": "test", "at": "best", "step": 30, **score(0.8125)},

@@ -11,7 +11,7 @@ from noback.errors import DamagedError
 from noback.report.blocks import Chart, Charts, Page, Section
 from noback.report.page import html
 from noback.report.reading import read_run
-from tests.report.conftest import LABELS, metrics_of, raised_eps, write_lines
+from tests.report.conftest import CONFIG, LABELS, metrics_of, raised_eps, write_lines
 
 HOLD = """
 import fcntl, sys
@@ -113,7 +113,9 @@ def test_lines_of_older_versions_leave_sections_out_and_break_nothing(folders, p
     assert "Test accuracy" not in text
 
 
-@pytest.mark.parametrize("missing", ["accuracy", "objective", "examples", "confusion", "step", "loss", "score"])
+@pytest.mark.parametrize(
+    "missing", ["accuracy", "objective", "examples", "confusion", "step", "loss", "score", "two_eps"]
+)
 def test_any_one_missing_key_leaves_a_page(folders, page_text, missing):
     lines = [{key: value for key, value in line.items() if key != missing} for line in metrics_of(LABELS, 40)]
     assert "To repeat it" in page_text(folders.run(metrics=lines))
@@ -172,6 +174,14 @@ def test_the_figures_cannot_end_their_element():
     inside = whole.split('id="figures">')[1].split("</script>")[0]
     assert "<" not in inside
     assert json.loads(inside) == {"one": {"name": "</script><!--<script>"}}
+
+
+def test_the_noise_of_a_slope_is_in_a_table_and_in_the_verdict_of_bfloat16(folders, page_text, make_report):
+    run = folders.run(config={**CONFIG, "dtype": "bfloat16"})
+    text = page_text(run)
+    assert 'data-figure="noise-10-two_eps" data-value="0.125"' in text
+    assert "scored twice gives the same slope; at twice the eps it differs by 12%" in text
+    assert "at twice the eps it differs by 12%" in make_report(run, "--markdown")[0]
 
 
 def test_a_raised_eps_has_a_chart_of_its_own(folders, page_text):

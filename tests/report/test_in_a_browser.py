@@ -77,7 +77,7 @@ def test_the_figures_on_the_page_are_those_of_the_metrics(finished, opened):
         "peak-memory": (result["peak_memory_bytes"], "1.23 GiB"), "forwards": (result["forwards"], "160"),
         "confusion-0-0": (tests["best"]["confusion"][0][0], "200"), "health-10-zero_slope_share": (0.125, "12.5%"),
         "update-0-relative": (0.0001, "1.0e-04"), "balance-train-1": (16, "16"),
-        "probe-0-curvature": (3e-05, "3.0e-05"),
+        "noise-10-two_eps": (0.125, "12.5%"), "noise-10-repeat": (0.0, "0.0%"), "probe-0-curvature": (3e-05, "3.0e-05"),
     }  # fmt: skip
     for name, (value, text) in wanted.items():
         cell = page.locator(f'[data-figure="{name}"]')

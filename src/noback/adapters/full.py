@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ class Full:
 
     kind: ClassVar[str] = "full"
     usual_lr: ClassVar[float] = 2e-5
-    usual_eps: ClassVar[float] = 1e-3
+    usual_eps: ClassVar[Mapping[str, float]] = {"float32": 1e-3, "bfloat16": 1e-3}
     portable: ClassVar[bool] = True  # whether its start can be made again anywhere, bit for bit
     head_seed: ClassVar[None] = None  # the label words are read at the mask
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ class Head:
 
     kind: ClassVar[str] = "head"
     usual_lr: ClassVar[float] = 2e-5
-    usual_eps: ClassVar[float] = 1e-3
+    usual_eps: ClassVar[Mapping[str, float]] = {"float32": 1e-3, "bfloat16": 1e-3}
     portable: ClassVar[bool] = True  # whether its start can be made again anywhere, bit for bit
 
     alone: bool = option(False, "tune the head alone; false: the whole model with it")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,7 +28,7 @@ class Lora:
 
     kind: ClassVar[str] = "lora"
     usual_lr: ClassVar[float] = 5e-4
-    usual_eps: ClassVar[float] = 1e-3
+    usual_eps: ClassVar[Mapping[str, float]] = {"float32": 1e-3, "bfloat16": 1e-2}
     portable: ClassVar[bool] = True  # whether its start can be made again anywhere, bit for bit
     head_seed: ClassVar[None] = None
 

@@ -7,7 +7,7 @@ so masked and causal models of any architecture that uses it are served alike.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ class Prefix:
 
     kind: ClassVar[str] = "prefix"
     usual_lr: ClassVar[float] = 5e-2
-    usual_eps: ClassVar[float] = 3e-2
+    usual_eps: ClassVar[Mapping[str, float]] = {"float32": 3e-2, "bfloat16": 1e-1}
     portable: ClassVar[bool] = False  # whether its start can be made again anywhere, bit for bit
     head_seed: ClassVar[None] = None
 

@@ -18,7 +18,11 @@ class TwoSided:
 
     kind: ClassVar[str] = "two_sided"
 
-    eps: float | None = option(None, "how far to either side a loss is taken; none: 1e-3, with prefix 3e-2")
+    eps: float | None = option(
+        None,
+        "how far to either side a loss is taken; none: 1e-3, with prefix 3e-2; in bfloat16 1e-3, with lora 1e-2, "
+        "with prefix 1e-1",
+    )
     directions: int = option(1, "directions a step; each costs two forwards")
     adapt_ties: AdaptTies | None = option(None, "raise eps while too many slopes are zero; none: keep it")
 

@@ -1,4 +1,4 @@
-"""The health of a run in tables: windows of slopes, updates, probes, and the balance of the labels."""
+"""The health of a run in tables: windows of slopes, their noise, updates, probes, and the balance of the labels."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ _WINDOW: tuple[_Column, ...] = (
     ("mean size", "mean_abs_slope", short), ("smallest", "min_abs_slope", short), ("largest", "max_abs_slope", short),
     ("halves agree", "agreement", "{:.2f}".format), ("signal / noise", "signal_to_noise", "{:.2f}".format),
 )  # fmt: skip
+_NOISE: tuple[_Column, ...] = (
+    ("up to step", "step", short), ("directions", "directions", short), ("usual slope", "slope", short),
+    ("scored twice", "repeat", percent), ("at twice the eps", "two_eps", percent),
+)  # fmt: skip
 _UPDATE: tuple[_Column, ...] = (
     ("step", "step", short), ("step length", "length", short), ("weight norm", "weight_norm", "{:.5g}".format),
     ("length / norm", "relative", scientific), ("weights changed", "changed_share", percent),
@@ -34,6 +38,7 @@ def health_tables(run: ReadRun) -> list[Table]:
     updates = [_with_relative(line) for line in run.lines("update")]
     found = [
         _table("Slopes by window, from one look to the next", _WINDOW, run.lines("health"), "health"),
+        _table("Noise of a slope: how far it differs, over a usual one", _NOISE, run.lines("slope_noise"), "noise"),
         _table("Updates: how far a step moves the weights", _UPDATE, updates, "update"),
         _table("Probes: the loss around a step", _PROBE, run.lines("probe"), "probe"),
         _balance(run),

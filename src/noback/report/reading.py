@@ -22,6 +22,7 @@ _NEEDED = {
     "validation": ("step", "accuracy", "score", "objective", "examples"),
     "health": ("slopes",),
     "update": ("length", "weight_norm", "changed_share"),
+    "slope_noise": ("repeat", "two_eps"),
 }
 _ABOVE_ZERO = ("examples", "weight_norm")
 _OR_NONE = ("accuracy",)  # a reward has none
