@@ -1,6 +1,7 @@
 """What holds on a CUDA GPU: the CPU's bits, the CPU's scores, and captured forwards that give what plain ones give."""
 
 import dataclasses
+import json
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch
 from noback.adapters import Full, Lora, Prefix
 from noback.config import RunConfig
 from noback.directions import FAMILIES, Place, on_gpu, sweeps
-from noback.engines import STILL, Local
+from noback.engines import STILL
 from noback.estimators import TwoSided
 from noback.folder import RunFolder
 from noback.run import Run
@@ -141,6 +142,19 @@ class TestBits:
         here.advance(MOVES)
         there.advance(MOVES)
         assert there.digest() == here.digest()
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_the_tiles_of_another_gpu_are_timed_and_give_the_same_bits(dtype, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A GPU")
+    here = Weights({"large": torch.randn(4096, 4096).to(dtype), "small": torch.randn(300).to(dtype)})
+    there = Weights({name: tensor.cuda() for name, tensor in here.tensors.items()})
+    assert torch.equal(there.perturbed("large", PAIR).cpu(), here.perturbed("large", PAIR))
+    here.advance(MOVES)
+    there.advance(MOVES)
+    assert there.digest() == here.digest()
+    assert len(json.loads((tmp_path / "noback" / "tiles.json").read_text())) == 1
 
 
 @pytest.mark.parametrize("adapter", [Full(), Prefix()], ids=["full", "prefix"])

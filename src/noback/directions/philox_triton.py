@@ -8,8 +8,9 @@ coefficients are values on the device, so a captured graph can be replayed with 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -19,7 +20,7 @@ import triton
 from numpy.typing import NDArray
 from torch import Tensor
 
-from noback.directions.families import Family
+from noback.directions.families import FAMILIES, Family
 from noback.directions.kernels_triton import (
     advance_elements,
     advance_tiles,
@@ -30,36 +31,15 @@ from noback.directions.kernels_triton import (
     perturb_tiles,
 )
 from noback.directions.philox import Place, fold
-from noback.values import Move
+from noback.directions.tiles import USUAL, Tile, Tiles, tiles_for
+from noback.values import Move, Term
 
 _ROWS = 16  # of a tile
 _ELEMENTS = 256  # that a program of the element-wise kernels takes
 _MOVES_A_PASS = 512
 _NARROW = 64  # a matrix of fewer columns goes element by element
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """Sixteen rows of a matrix by `vector` columns a thread: what a program sweeps."""
-
-    vector: int
-    warps: int
-    registers: int | None = None  # a thread's, at most: fewer let more programs run side by side
-
-    @property
-    def columns(self) -> int:
-        """Columns of a tile."""
-        return self.vector * 32 * self.warps
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What a kernel is compiled for."""
-        return {"VECTOR": self.vector, "BLOCK": self.columns, "num_warps": self.warps, "maxnreg": self.registers}
-
-
-# The fastest of the tiles tried on an H200 (benchmarks/tiles.py); any gives the same bits.
-ADVANCED = {torch.float32: Tile(2, 2), torch.bfloat16: Tile(4, 2, 128)}
-PERTURBED = {torch.float32: Tile(2, 2), torch.bfloat16: Tile(2, 2)}
+_LARGE = 2**24  # weights from which on the choice of tiles matters
+Part = tuple[Tensor, Place, bool]
 
 
 def packed(family: Family, moves: Sequence[Move]) -> NDArray[np.int32]:
@@ -112,13 +92,21 @@ class Points:
 class Sweeps:
     """The two sweeps over some tensors of one GPU; `advance` takes all of them in a few launches."""
 
-    def __init__(self, parts: Sequence[tuple[Tensor, Place, bool]], family: Family) -> None:
-        """`parts`: each tensor as a matrix, its place in the noise, and whether weight decay applies to it."""
+    def __init__(self, parts: Sequence[Part], family: Family, tiles: Tiles | None = None) -> None:
+        """`parts`: each tensor as a matrix, its place in the noise, and whether weight decay applies to it.
+
+        `tiles` none: the GPU's own fastest.
+        """
         self._device, self._family, self._parts = parts[0][0].device, family, parts
         self._groups: dict[tuple[int, ...], _Plan] = {}
         self._steps: dict[tuple[int, bool], Any] = {}  # captured sweeps of one move
         self._slots: dict[tuple[int, ...], tuple[tuple[Move, ...], Points]] = {}
-        self._plans = [plan for dtype, tile in ADVANCED.items() for plan in _plans(dict(enumerate(parts)), dtype, tile)]
+        self._tiles = {dtype: tiles or _tiles(parts, dtype) for dtype in {tensor.dtype for tensor, _, _ in parts}}
+        self._plans = [
+            plan
+            for dtype, tiles in self._tiles.items()
+            for plan in _plans(dict(enumerate(parts)), dtype, tiles.advanced)
+        ]
 
     def order(self, points: Sequence[Move]) -> tuple[int, ...]:
         """What of the points a captured forward depends on: how many terms each has, and what of them is shared."""
@@ -143,7 +131,7 @@ class Sweeps:
     def perturb(self, out: Tensor, weight: Tensor, place: Place, points: Points, only: int | None = None) -> None:
         """Write the matrix at each point (or at one of them) to `out` [points, rows, columns]."""
         height, width = weight.shape
-        tile = PERTURBED[weight.dtype]
+        tile = self._tiles[weight.dtype].perturbed
         first, count = (0, points.count) if only is None else (only, 1)
         options = points.options if only is None else {"SHARED": 0, "MIRRORED": False, "ALONE": False}
         args = (weight, out, points.words, first, count, points.count, points.terms, height, width, *_where(place))
@@ -182,13 +170,13 @@ class Sweeps:
         """Whether a part can be perturbed in one launch with others: a matrix of whole tiles only."""
         tensor, place, _ = self._parts[part]
         whole = place.first_row % _ROWS == 0 and tensor.shape[0] % _ROWS == 0
-        return whole and _is_wide(tensor) and tensor.shape[1] % PERTURBED[tensor.dtype].columns == 0
+        return whole and _is_wide(tensor) and tensor.shape[1] % self._tiles[tensor.dtype].perturbed.columns == 0
 
     def prepare(self, parts: Sequence[int]) -> None:
         """Make what `group` needs for these parts: while a forward is captured nothing can be brought to the device."""
         dtype = self._parts[parts[0]][0].dtype
         if tuple(parts) not in self._groups:
-            (plan,) = _plans({part: self._parts[part] for part in parts}, dtype, PERTURBED[dtype])
+            (plan,) = _plans({part: self._parts[part] for part in parts}, dtype, self._tiles[dtype].perturbed)
             self._groups[tuple(parts)] = plan
 
     def group(self, parts: Sequence[int], points: Points) -> dict[int, Tensor]:
@@ -259,7 +247,7 @@ class _Plan:
         }
 
 
-def _plans(parts: Mapping[int, tuple[Tensor, Place, bool]], dtype: torch.dtype, tile: Tile) -> list[_Plan]:
+def _plans(parts: Mapping[int, Part], dtype: torch.dtype, tile: Tile) -> list[_Plan]:
     """Whole tiles, tiles that reach over an edge, and what goes element by element."""
     whole, edges, elements = [], [], []
     facts: list[list[int]] = []
@@ -317,6 +305,51 @@ def _where(place: Place) -> tuple[int, int, int, int]:
 def _signed(number: int) -> int:
     """The same 32 bits as a signed number: every tensor's id is of one type for the compiler."""
     return (number + 2**31) % 2**32 - 2**31
+
+
+def _tiles(parts: Sequence[Part], dtype: torch.dtype) -> Tiles:
+    """The GPU's fastest tiles; where little is swept, the usual ones."""
+    name, device = str(dtype).removeprefix("torch."), parts[0][0].device
+    if sum(tensor.numel() for tensor, _, _ in parts) < _LARGE:
+        return USUAL[name]
+    gpu, compiler = torch.cuda.get_device_name(device), f"Triton {triton.__version__}"
+    return tiles_for(gpu, compiler, name, partial(seconds, device, dtype))
+
+
+def seconds(device: torch.device, dtype: torch.dtype, tile: Tile) -> tuple[float, float]:
+    """What an advance and a perturbation of some layers take with a tile, launched as graphs."""
+    weights = [torch.zeros(4096, 1024, dtype=dtype, device=device) for _ in range(8)]
+    places = [Place(number, 1024) for number in range(len(weights))]
+    family = FAMILIES["normal"]
+    sweeps = Sweeps([(*part, True) for part in zip(weights, places, strict=True)], family, Tiles(tile, tile))
+    points = sweeps.placed([Move((Term(1, 1e-3),)), Move((Term(1, -1e-3),))])
+    move = sweeps.placed([Move((Term(1, 1e-3),))])
+    out = torch.empty((2, 4096, 1024), dtype=dtype, device=device)
+
+    def advance() -> None:
+        sweeps._advance(move, decays=False)
+
+    def perturb() -> None:
+        for weight, place in zip(weights, places, strict=True):
+            sweeps.perturb(out, weight, place, points)
+
+    return _timed(advance), _timed(perturb)
+
+
+def _timed(work: Callable[[], None]) -> float:
+    work()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        work()
+    found = []
+    for _ in range(7):
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        began.record()
+        graph.replay()
+        ended.record()
+        ended.synchronize()
+        found.append(float(began.elapsed_time(ended)) / 1e3)
+    return sorted(found)[len(found) // 2]
 
 
 def works() -> str | None:
