@@ -1,7 +1,9 @@
 """What a step costs on a CUDA device: the cases of `noback bench`, each in a process of its own.
 
 python benchmarks/gpu.py                         every case; writes benchmarks/results/gpu.json after each
-python benchmarks/gpu.py --only opt-13b          the cases of a shape
+python benchmarks/gpu.py --only opt-13b          the cases of a shape; none of them: --only none
+python benchmarks/gpu.py --sst2 FOLDER           then a whole run (whole.py) with SST-2's train and dev files
+python benchmarks/gpu.py --noise FILE            then the noise's digests (noise.py) against a CPU's, made before
 python benchmarks/gpu.py --commit 1a2b3c4        where the working tree is no git checkout
 """
 
@@ -14,6 +16,10 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import torch
+
+from noback.bench.machine import machine as described
 
 RESULTS = Path(__file__).parent / "results" / "gpu.json"
 CASES = (
@@ -31,6 +37,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="WORD", default="", help="the cases whose line holds this word")
     parser.add_argument("--commit", help="the commit to name in the results")
+    parser.add_argument("--sst2", type=Path, metavar="FOLDER")
+    parser.add_argument("--noise", type=Path, metavar="FILE")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--repeats", default="20")
     parser.add_argument("--without", default="", metavar="NAMES", help="leave these contenders out of every case")
@@ -44,19 +52,45 @@ def main() -> None:
         if machine is not None and arguments.commit:
             machine["commit"] = arguments.commit
         add(arguments.out, machine, {"command": f"noback bench {line}", **found})
+    here = described(torch.device(arguments.device)) | ({"commit": arguments.commit} if arguments.commit else {})
+    if arguments.sst2:
+        flags = ["--data", str(arguments.sst2), "--device", arguments.device]
+        put(arguments.out, here, "whole_run", json.loads(script("whole.py", *flags)))
+    if arguments.noise:
+        flags = ["--device", arguments.device, "--compare", str(arguments.noise)]
+        put(arguments.out, here, "noise", {"verdict": script("noise.py", *flags).splitlines()[-1].split()[0]})
 
 
 def add(out: Path, machine: dict | None, case: dict) -> None:
-    """Put a case into the results file, in place of an earlier one; figures from elsewhere leave it."""
+    """Put a case into the results file, in place of an earlier one."""
+    results = known(out, machine)
+    kept = [one for one in results["cases"] if one["command"] != case["command"]]
+    order = [f"noback bench {line}" for line in CASES]
+    put(out, machine, "cases", sorted([*kept, case], key=lambda one: order.index(one["command"])))
+
+
+def put(out: Path, machine: dict | None, name: str, figures: object) -> None:
+    results = known(out, machine)
+    out.parent.mkdir(exist_ok=True)
+    out.write_text(json.dumps({**results, "machine": machine or results["machine"], name: figures}, indent=2) + "\n")
+
+
+def known(out: Path, machine: dict | None) -> dict:
+    """What the results file holds; figures from elsewhere leave it."""
     results = json.loads(out.read_text()) if out.exists() else {"machine": None, "cases": []}
     if machine is not None and results["machine"] is not None:
         before, now = ({**one, "date": None} for one in (results["machine"], machine))
-        results["cases"] = results["cases"] if before == now else []
-    kept = [one for one in results["cases"] if one["command"] != case["command"]]
-    order = [f"noback bench {line}" for line in CASES]
-    cases = sorted([*kept, case], key=lambda one: order.index(one["command"]))
-    out.parent.mkdir(exist_ok=True)
-    out.write_text(json.dumps({"machine": machine or results["machine"], "cases": cases}, indent=2) + "\n")
+        return results if before == now else {"machine": None, "cases": []}
+    return results
+
+
+def script(name: str, *flags: str) -> str:
+    """What another file of this folder prints."""
+    print("$ python", name, *flags, flush=True)
+    command = [sys.executable, str(Path(__file__).parent / name), *flags]
+    printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout
+    print(printed, flush=True)
+    return printed
 
 
 def run(flags: list[str]) -> dict:
