@@ -182,7 +182,7 @@ def test_the_mean_of_the_halves_slopes_is_the_slope(config, tmp_path):
     run = Run(config, RunFolder(tmp_path / "run"))
     run.task.use(drawn_data(config))
     measured = run.measure(0, 1e-2)
-    for slope, (one, other) in zip(measured.estimate.slopes, measured.halves, strict=True):
+    for slope, (one, other) in zip(measured.estimate.slopes, measured.halves(), strict=True):
         assert (one + other) / 2 == pytest.approx(slope, abs=1e-4)
         assert one != other
 

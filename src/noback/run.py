@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -43,10 +43,13 @@ _REPLAY_CHUNK = 64  # steps of a replay in one pass over the weights
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A step's estimate, and for its health the slopes along each direction by either half of the batch."""
+    """A step's estimate, and for its health the slopes along each direction by either half of the batch.
+
+    The halves are computed when they are asked for: the weights need not wait for them.
+    """
 
     estimate: Estimate
-    halves: tuple[tuple[float, float], ...]
+    halves: Callable[[], Sequence[tuple[float, float]]]
 
 
 class Run:
@@ -228,12 +231,16 @@ class Run:
         outputs, gold = self.outputs(step, estimator.points(seeds))
         estimate = estimator.estimate(seeds, [self.loss(output, gold) for output in outputs])
         if len(gold) < 2 or isinstance(self.config.objective, Function):  # one's own function may be dear
-            return Measured(estimate, ())
-        halves = [
-            estimator.estimate(seeds, [self.loss(output[half], gold[half]) for output in outputs]).slopes
-            for half in (slice(0, None, 2), slice(1, None, 2))
-        ]
-        return Measured(estimate, tuple(zip(*halves, strict=True)))
+            return Measured(estimate, tuple)
+
+        def halves() -> Sequence[tuple[float, float]]:
+            slopes = (
+                estimator.estimate(seeds, [self.loss(output[half], gold[half]) for output in outputs]).slopes
+                for half in (slice(0, None, 2), slice(1, None, 2))
+            )
+            return list(zip(*slopes, strict=True))
+
+        return Measured(estimate, halves)
 
     def move(self, record: StepRecord) -> Move:
         """The move that a record stands for."""

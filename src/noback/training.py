@@ -106,7 +106,7 @@ class _Window:
 
     def add(self, measured: Measured) -> None:
         self.slopes += measured.estimate.slopes
-        self.halves += measured.halves
+        self.halves += measured.halves()
 
     def figures(self) -> dict[str, float]:
         return {"slopes": len(self.slopes), **slope_figures(self.slopes), **agreement_figures(self.halves)}
@@ -150,10 +150,10 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Resul
         record = StepRecord(step, estimate.loss, estimate.slopes)
         journal.append(record)
         contents.steps.append(record)
-        window.add(measured)
         if len(window.scored) < window.sought:
             window.scored += _scored_again(run, step, eps, estimate)
         _advance(run, record, health_every)
+        window.add(measured)
         step += 1
         watcher.stepped(step, config.steps, estimate)
         warned = warned or _warned_of_ties(run, contents, eps)

@@ -175,6 +175,12 @@ class TestScores:
             for at_one, at_other in zip(one, other, strict=True):
                 assert torch.allclose(at_one, at_other, atol=2e-4)
 
+    def test_rounded_products_do_not_part_the_probes(self, adapter):
+        run = Run(config(device="cuda", adapter=adapter, products="tf32", batch=64), RunFolder("."))
+        run.task.use(drawn(run))
+        run.engine.score(run.batch(0), TwoSided(eps=1e-3).points([SEED]))
+        assert not run.engine.point_by_point
+
     def test_the_first_layers_of_a_captured_forward_start_while_the_rest_is_launched(self, adapter):
         run = Run(config(device="cuda", adapter=adapter), RunFolder("."))
         run.task.use(drawn(run))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from noback.errors import InputError
 from noback.tasks.data import Example
-from noback.tasks.encoding import Batch, Candidates
+from noback.tasks.encoding import Batch, Candidates, filled, padded
 from noback.tasks.spec import TaskSpec
 
 
@@ -121,23 +121,13 @@ class CausalEncoder:
             return Batch(inputs, torch.tensor([len(example.ids) - 1 for example in encoded]), gold)
         # The last token of a candidate is only predicted, never seen.
         rows = [([*one.ids, *tokens[:-1]], tokens) for one in encoded for tokens in one.continuations]
-        longest = max(len(tokens) for _, tokens in rows)
-        positions = torch.zeros((len(rows), longest), dtype=torch.long)
-        targets = torch.full((len(rows), longest), -1)
-        for row, (ids, tokens) in enumerate(rows):
-            positions[row, : len(tokens)] = torch.arange(len(ids) - len(tokens), len(ids))
-            targets[row, : len(tokens)] = torch.tensor(tokens)
+        positions = filled([range(len(ids) - len(tokens), len(ids)) for ids, tokens in rows], 0)
+        targets = filled([tokens for _, tokens in rows], -1)
         counts = tuple(len(one.continuations) for one in encoded)
         return Batch(self._padded([ids for ids, _ in rows]), positions, gold, Candidates(targets, counts, max(counts)))
 
     def _padded(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-        longest = max(map(len, rows))
-        ids = torch.full((len(rows), longest), self._tokenizer.pad_token_id or 0)
-        attention = torch.zeros((len(rows), longest), dtype=torch.long)
-        for row, tokens in enumerate(rows):
-            ids[row, : len(tokens)] = torch.tensor(tokens)
-            attention[row, : len(tokens)] = 1
-        return {"input_ids": ids, "attention_mask": attention}
+        return padded(rows, self._tokenizer.pad_token_id or 0)
 
     def _tokens(self, texts: list[str]) -> list[list[int]]:
         if not texts:

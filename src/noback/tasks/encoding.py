@@ -60,6 +60,19 @@ class Batch:
         return Batch(inputs, self.mask_positions.to(device), self.gold.to(device), found)
 
 
+def padded(rows: Sequence[Sequence[int]], padding: int) -> dict[str, Tensor]:
+    """Tokens side by side, and which of them are real."""
+    ids = filled(rows, padding)
+    lengths = torch.tensor([len(row) for row in rows])
+    return {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) < lengths[:, None]).long()}
+
+
+def filled(rows: Sequence[Sequence[int]], padding: int) -> Tensor:
+    """Rows of numbers, the shorter ones filled up: [rows, longest]."""
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *[padding] * (longest - len(row))] for row in rows])
+
+
 @dataclass(frozen=True, slots=True)
 class Encoded:
     """One example as the model sees it."""
@@ -105,17 +118,9 @@ class Encoder:
 
     def batch(self, encoded: Sequence[Encoded]) -> Batch:
         """The examples side by side, padded to the longest."""
-        longest = max(len(example.ids) for example in encoded)
-        ids = torch.full((len(encoded), longest), self._tokenizer.pad_token_id)
-        attention = torch.zeros((len(encoded), longest), dtype=torch.long)
-        segments = torch.zeros((len(encoded), longest), dtype=torch.long)
-        for row, example in enumerate(encoded):
-            ids[row, : len(example.ids)] = torch.tensor(example.ids)
-            attention[row, : len(example.ids)] = 1
-            segments[row, : len(example.ids)] = torch.tensor(example.segments)
-        inputs = {"input_ids": ids, "attention_mask": attention}
+        inputs = padded([example.ids for example in encoded], self._tokenizer.pad_token_id)
         if "token_type_ids" in self._tokenizer.model_input_names:
-            inputs["token_type_ids"] = segments
+            inputs["token_type_ids"] = filled([example.segments for example in encoded], 0)
         return Batch(
             inputs,
             torch.tensor([example.mask_position for example in encoded]),
