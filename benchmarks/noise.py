@@ -13,6 +13,7 @@ import argparse
 import hashlib
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -38,11 +39,10 @@ def main() -> None:
     parser.add_argument("--compare", type=Path)
     arguments = parser.parse_args()
     shapes = tensors_of(arguments.shape)
-    found = {
-        f"{noise} {dtype}": digests(shapes, noise, DTYPES[dtype], arguments.device)
-        for noise in FAMILIES
-        for dtype in DTYPES
-    }
+    kinds = [(noise, dtype) for noise in FAMILIES for dtype in DTYPES]
+    with ThreadPoolExecutor(1 if arguments.device == "cpu" else len(kinds)) as threads:  # hashing leaves a GPU idle
+        made = threads.map(lambda kind: digests(shapes, kind[0], DTYPES[kind[1]], arguments.device), kinds)
+        found = {" ".join(kind): digest for kind, digest in zip(kinds, made, strict=True)}
     table = {
         "machine": machine(torch.device(arguments.device)),
         "shape": arguments.shape,

@@ -107,7 +107,7 @@ class Weights:
             return {}
         sweeps, parts = self._gpu(), list(self._tensors)
         found: list[list[str]] = [[]]
-        for name in names:
+        for name in dict.fromkeys(names):  # a model may use a tensor more than once
             now = self._tensors[name]
             needed = points * now.nbytes
             if not sweeps.can_group(parts.index(name)) or needed > _GROUPED // 2:
