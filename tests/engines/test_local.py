@@ -93,3 +93,36 @@ def test_a_model_that_hides_the_batch_is_found_out_and_scored_point_by_point(kin
     assert engine.point_by_point
     again = engine.score(batch, POINTS[:2])
     torch.testing.assert_close(again[0], fast[0], atol=1e-5, rtol=1e-5)
+
+
+def test_tensors_perturbed_together_are_let_go_where_a_forward_fails(small_task, monkeypatch):
+    """As a GPU perturbs small matrices: several at once, each used when its turn comes."""
+    model = tiny_model("roberta")
+    weights, batch, together = weights_of(model), batch_of(small_task), []
+
+    def groups(names, _points):
+        cut = [tuple(names[begin : begin + 3]) for begin in range(0, len(names), 3)]
+        return {name: group for group in cut for name in group}
+
+    def perturbed_together(names, points):
+        together.append(names)
+        return {name: weights.perturbed(name, points) for name in names}
+
+    monkeypatch.setattr(weights, "groups", groups)
+    monkeypatch.setattr(weights, "perturbed_together", perturbed_together)
+    engine = Local(model, weights, small_task.word_ids)
+    engine.score(batch, POINTS[:2])
+    found = engine.score(batch, POINTS[2:])
+    assert together
+    expected = Plain(model, weights, small_task.word_ids).score(batch, POINTS[2:])
+    for ours, twins in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, twins, atol=1e-5, rtol=1e-5)
+
+    def fails(*_args, **_kwargs):
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(model.roberta.encoder.layer[0].intermediate, "forward", fails)
+    with pytest.raises(RuntimeError, match="no memory"):
+        engine.score(batch, POINTS[:2])
+    assert not engine._probes._ready
+    assert not engine._probes._small

@@ -73,17 +73,19 @@ class Probes:
         self._moving = any(point.terms for point in points)
         self._small = self._weights.small(points) if self._moving else {}
         self._groups = self._weights.groups(self._used, len(points)) if self._moving else {}
-        with ExitStack() as stack:
-            for module in self._units if self._moving else self._always:
-                stack.enter_context(replaced_forward(module, self._forward_of(module)))
-            if self._watch is None or not self._moving:
-                yield
-            else:
-                with self._watch:
+        try:
+            with ExitStack() as stack:
+                for module in self._units if self._moving else self._always:
+                    stack.enter_context(replaced_forward(module, self._forward_of(module)))
+                if self._watch is None or not self._moving:
                     yield
-                self.used_outside, self._watch = self._watch.seen, None
-                self._weights.groups(self._used, len(points))  # prepared now: the next forward may be captured
-        self._small, self._ready = {}, {}
+                else:
+                    with self._watch:
+                        yield
+                    self.used_outside, self._watch = self._watch.seen, None
+                    self._weights.groups(self._used, len(points))  # prepared now: the next forward may be captured
+        finally:
+            self._small, self._ready = {}, {}  # those of a forward that failed are not for the next one's points
 
     def _forward_of(self, module: nn.Module) -> Forward:
         if is_plain(module, nn.Linear):
