@@ -88,9 +88,11 @@ def script(name: str, *flags: str) -> str:
     """What another file of this folder prints."""
     print("$ python", name, *flags, flush=True)
     command = [sys.executable, str(Path(__file__).parent / name), *flags]
-    printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout
-    print(printed, flush=True)
-    return printed
+    ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    print(ran.stdout, flush=True)
+    if not ran.stdout.strip():
+        sys.exit(f"{name} failed with exit code {ran.returncode}")
+    return ran.stdout
 
 
 def run(flags: list[str]) -> dict:

@@ -289,12 +289,13 @@ def test_only_a_smooth_objective_of_ours_is_scored_again(config, tmp_path):
 
 
 @pytest.mark.parametrize(("steps", "sought"), [(8, 1), (250, 1), (1000, 2), (100_000, 4)])
-def test_the_noise_of_a_slope_costs_less_than_a_hundredth_of_a_run(steps, sought, config, tmp_path):
+def test_the_noise_of_a_slope_costs_less_than_a_hundredth_of_a_run_of_usual_length(steps, sought, config, tmp_path):
     from noback.run import Run
 
     run = Run(dataclasses.replace(config, steps=steps), RunFolder(tmp_path / "run"))
     assert training._sought(run) == sought
-    assert 2 * sought < 0.01 * max(steps, 250)  # a direction costs two steps of one direction
+    if steps >= 250:
+        assert 2 * sought < 0.01 * steps  # a direction costs two steps of one direction
 
 
 def test_a_small_step_changes_the_loss_as_its_slopes_foretell(config, tmp_path):

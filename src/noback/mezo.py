@@ -86,6 +86,7 @@ class MeZO:
             raise NobackError(
                 "a step was interrupted while the weights moved; load the base model and the journal anew"
             )
+        self._weights.look()
         seeds = direction_seeds(self._seed, self._steps, self._estimator.directions)
         losses = [self._loss(closure, point) for point in self._estimator.points(seeds)]
         estimate = self._estimator.estimate(seeds, losses)

@@ -61,12 +61,17 @@ class Weights:
         """Where the tuned tensors are."""
         return next(iter(self._tensors.values())).device
 
+    def look(self) -> None:
+        """On a GPU, see where the tensors are now: a model that was cast or moved needs other sweeps."""
+        if self.device.type != "cpu":
+            self._gpu(look=True)
+
     def place(self, points: Sequence[Move]) -> GpuSweeps:
         """On a GPU, write the points where a captured forward that was made for their like reads them.
 
         Other sweeps than the last time mean that the weights have moved, and what was captured is void.
         """
-        sweeps = self._gpu(look=True)
+        sweeps = self._gpu()
         sweeps.placed(points)
         return sweeps
 

@@ -12,11 +12,13 @@ from noback.directions import FAMILIES, Place, on_gpu, sweeps
 from noback.engines import STILL
 from noback.estimators import TwoSided
 from noback.folder import RunFolder
+from noback.mezo import MeZO
 from noback.run import Run
 from noback.training import train
 from noback.tuned import tuned_run
 from noback.values import Move, Term
 from noback.weights import DTYPES, Weights
+from tests.conftest import tiny_model
 
 pytestmark = [
     pytest.mark.gpu,
@@ -243,6 +245,21 @@ def test_a_run_is_resumed_on_another_device(tmp_path):
     with pytest.raises(Interrupted):
         train(config(device="cuda"), tmp_path / "run", stop=lambda: next(asked))
     assert resume(tmp_path / "run", device="cpu").steps == 4
+
+
+def test_a_model_that_is_cast_on_the_gpu_between_steps_goes_on():
+    model = tiny_model("roberta").to("cuda")
+    optimizer = MeZO(model, lr=1e-4, eps=1e-2)
+    ids = torch.randint(10, 50, (4, 8), device="cuda")
+
+    def loss():
+        return model(input_ids=ids).logits.float().logsumexp(-1).mean()
+
+    optimizer.step(loss)
+    model.to(torch.bfloat16)
+    before = optimizer.digest()
+    optimizer.step(loss)
+    assert optimizer.digest() != before
 
 
 def test_a_gpu_that_is_not_there_is_refused():

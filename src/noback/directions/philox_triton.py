@@ -7,12 +7,13 @@ coefficients are values on the device, so a captured graph can be replayed with 
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -89,6 +90,20 @@ class Points:
         return {"SHARED": self.shared, "MIRRORED": self.mirrored, "ALONE": self.shared == self.count}
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _there(method: F) -> F:
+    """Within, the current GPU is the tensors' own, on which kernels are launched."""
+
+    @wraps(method)
+    def call(self: Sweeps, *args: Any, **options: Any) -> Any:
+        with torch.cuda.device(self._index):
+            return method(self, *args, **options)
+
+    return cast(F, call)
+
+
 class Sweeps:
     """The two sweeps over some tensors of one GPU; `advance` takes all of them in a few launches."""
 
@@ -98,6 +113,7 @@ class Sweeps:
         `tiles` none: the GPU's own fastest.
         """
         self._device, self._family, self._parts = parts[0][0].device, family, parts
+        self._index = self._device.index if self._device.type == "cuda" else -1
         self._groups: dict[tuple[int, ...], _Plan] = {}
         self._steps: dict[tuple[int, bool], Any] = {}  # captured sweeps of one move
         self._slots: dict[tuple[int, ...], tuple[tuple[Move, ...], Points]] = {}
@@ -128,6 +144,7 @@ class Sweeps:
             self._slots[order] = (tuple(points), found)
         return found
 
+    @_there
     def perturb(self, out: Tensor, weight: Tensor, place: Place, points: Points, only: int | None = None) -> None:
         """Write the matrix at each point (or at one of them) to `out` [points, rows, columns]."""
         height, width = weight.shape
@@ -146,6 +163,7 @@ class Sweeps:
             *args, BITS=self._family.bits, BLOCK=_ELEMENTS, num_warps=4, enable_fp_fusion=False,
         )  # fmt: skip
 
+    @_there
     def look_up(
         self, out: Tensor, weight: Tensor, place: Place, points: Points, rows: Tensor, only: int | None = None
     ) -> None:
@@ -158,6 +176,7 @@ class Sweeps:
             BITS=self._family.bits, BLOCK=block, num_warps=4, enable_fp_fusion=False,
         )  # fmt: skip
 
+    @_there
     def small(self, points: Points) -> dict[int, Tensor]:
         """Every vector and narrow matrix at each point, by its place among the parts: [points, rows, columns]."""
         found: dict[int, Tensor] = {}
@@ -179,11 +198,13 @@ class Sweeps:
             (plan,) = _plans({part: self._parts[part] for part in parts}, dtype, self._tiles[dtype].perturbed)
             self._groups[tuple(parts)] = plan
 
+    @_there
     def group(self, parts: Sequence[int], points: Points) -> dict[int, Tensor]:
         """Prepared parts of one type at each point in one launch: [points, rows, columns]."""
         plan = self._groups[tuple(parts)]
         return plan.perturbed(perturb_group, points, BITS=self._family.bits, **points.options)
 
+    @_there
     def advance(self, moves: Sequence[Move]) -> None:
         """Apply the moves to every tensor in place, in their order."""
         for begin in range(0, len(moves), _MOVES_A_PASS):
@@ -201,12 +222,9 @@ class Sweeps:
             self._advance(placed, decays=decays)
             self._steps[key] = None
             return
-        graph = self._steps[key]
-        if graph is None:
-            graph = self._steps[key] = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                self._advance(placed, decays=decays)
-        graph.replay()
+        if self._steps[key] is None:
+            self._steps[key] = _captured(self._device, partial(self._advance, placed, decays=decays))
+        self._steps[key].replay()
 
     def _advance(self, placed: Points, *, decays: bool) -> None:
         single = placed.count == 1 and placed.terms == 1
@@ -313,7 +331,10 @@ def _tiles(parts: Sequence[Part], dtype: torch.dtype) -> Tiles:
     if sum(tensor.numel() for tensor, _, _ in parts) < _LARGE:
         return USUAL[name]
     gpu, compiler = torch.cuda.get_device_name(device), f"Triton {triton.__version__}"
-    return tiles_for(gpu, compiler, name, partial(seconds, device, dtype))
+    try:
+        return tiles_for(gpu, compiler, name, partial(seconds, device, dtype))
+    except torch.OutOfMemoryError:
+        return USUAL[name]
 
 
 def seconds(device: torch.device, dtype: torch.dtype, tile: Tile) -> tuple[float, float]:
@@ -333,14 +354,26 @@ def seconds(device: torch.device, dtype: torch.dtype, tile: Tile) -> tuple[float
         for weight, place in zip(weights, places, strict=True):
             sweeps.perturb(out, weight, place, points)
 
-    return _timed(advance), _timed(perturb)
+    try:
+        with torch.cuda.device(device):
+            return _timed(device, advance), _timed(device, perturb)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # noqa: BLE001 (a kernel that this GPU cannot run shows itself in many ways)
+        return math.inf, math.inf
 
 
-def _timed(work: Callable[[], None]) -> float:
-    work()
+def _captured(device: torch.device, work: Callable[[], None]) -> Any:
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         work()
+    return graph
+
+
+def _timed(device: torch.device, work: Callable[[], None]) -> float:
+    work()
+    graph = _captured(device, work)
     found = []
     for _ in range(7):
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 
@@ -44,6 +45,7 @@ USUAL = {
 }
 _USUAL_ON = "NVIDIA H200"
 TRIED = (Tile(2, 2), Tile(2, 4), Tile(4, 2), Tile(4, 2, 128), Tile(4, 4, 128))
+_timing = Lock()  # two at once would slow each other
 Seconds = Callable[[Tile], tuple[float, float]]  # of an advance and of a perturbation
 
 
@@ -52,12 +54,13 @@ def tiles_for(gpu: str, compiler: str, dtype: str, seconds: Seconds) -> Tiles:
     if gpu == _USUAL_ON:
         return USUAL[dtype]
     file, key = _cache(), f"{gpu}, {compiler}, {dtype}"
-    known = _read(file)
-    if key not in known:
-        times = {tile: seconds(tile) for tile in TRIED}
-        advanced, perturbed = (min(TRIED, key=lambda tile: times[tile][which]) for which in (0, 1))
-        known[key] = asdict(Tiles(advanced, perturbed))
-        _write(file, known)
+    with _timing:
+        known = _read(file)
+        if key not in known:
+            times = {tile: seconds(tile) for tile in TRIED}
+            advanced, perturbed = (min(TRIED, key=lambda tile: times[tile][which]) for which in (0, 1))
+            known[key] = asdict(Tiles(advanced, perturbed))
+            _write(file, known)
     return Tiles(**{sweep: Tile(**numbers) for sweep, numbers in known[key].items()})
 
 

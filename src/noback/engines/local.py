@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
@@ -182,7 +182,8 @@ class Local:
         if probes > 1:
             self._probes_per_pass = probes = probes // 2
         elif examples > 1:
-            self._micro_batch = examples = examples // 2
+            self._probes_per_pass, self._micro_batch = probes, examples // 2
+            examples = self._micro_batch
         else:
             raise InputError(
                 "the GPU's memory does not hold one example at one point; use a smaller dtype or model, or --device cpu"
@@ -195,6 +196,7 @@ class Local:
         if self._graphs is None:
             yield
             return
+        self._weights.look()
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("high" if self._tf32 else "highest")
         self._graphs.stream.wait_stream(torch.cuda.current_stream(self._device))
@@ -279,15 +281,16 @@ class Local:
     def _probed(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
         """All points in one forward, probe-major."""
         forward, inputs = partial(self._forward, points=points), self._inputs(batch)
+        if self._graphs is None:
+            order: Hashable = None
+        else:
+            sweeps = self._weights.place(points)
+            order = sweeps.order(points)
+            if sweeps is not self._captured_with:
+                self._graphs.forget()
+                self._captured_with = sweeps
         with self._watched(inputs, points, len(points)):
-            if self._graphs is None:
-                logits = forward(inputs)
-            else:
-                sweeps = self._weights.place(points)
-                if sweeps is not self._captured_with:
-                    self._graphs.forget()
-                    self._captured_with = sweeps
-                logits = self._graphs(sweeps.order(points), inputs, forward)
+            logits = forward(inputs) if self._graphs is None else self._graphs(order, inputs, forward)
         return [by_example(one, batch.candidates) for one in logits.chunk(len(points))]
 
     def _inputs(self, batch: Batch) -> dict[str, Tensor]:

@@ -106,6 +106,8 @@ class Room:
         """How many points and how many of the examples fit at once; the device is asked once about a size."""
         if size in self._seen or size.displaced not in self._largest:
             return size.points, examples
+        if self._need(size) <= self._largest[size.displaced][1]:  # as much has run
+            return size.points, examples
         key = size, examples
         if key not in self._cuts:
             self._cuts[key] = self._cut(size, examples)
