@@ -121,10 +121,10 @@ class _Fetched:
         return False
 
     def prepare(self, parts: Sequence[int]) -> None:
-        raise NotImplementedError
+        raise NotImplementedError("none can be grouped: `can_group` says so")
 
     def group(self, parts: Sequence[int], points: Any) -> dict[int, Tensor]:
-        raise NotImplementedError
+        raise NotImplementedError("none can be grouped: `can_group` says so")
 
     def advance(self, moves: Sequence[Move]) -> None:
         spared = [Move(move.terms) for move in moves]
