@@ -23,7 +23,7 @@ from noback.options import one_of
 from noback.values import Move
 
 _SAMPLED = 4096  # weights of a tensor that are looked at to see whether an update changed them
-_GROUPED = 2**24  # bytes, all points counted, that one launch perturbs together
+_GROUPED = 2**24  # bytes, all points counted, that are perturbed together
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -107,15 +107,14 @@ class Weights:
         return self._by_name(sweeps.small(sweeps.placed(points)))
 
     def groups(self, names: Sequence[str], points: int) -> dict[str, tuple[str, ...]]:
-        """On a GPU, small matrices that are used one after the other and can be perturbed together, by each name."""
-        if self.device.type == "cpu":
-            return {}
-        sweeps, parts = self._gpu(), list(self._tensors)
+        """Small tensors that are used one after the other and can be perturbed together, by each name."""
+        sweeps, parts = None if self.device.type == "cpu" else self._gpu(), list(self._tensors)
         found: list[list[str]] = [[]]
         for name in dict.fromkeys(names):  # a model may use a tensor more than once
             now = self._tensors[name]
             needed = points * now.nbytes
-            if not sweeps.can_group(parts.index(name)) or needed > _GROUPED // 2:
+            alone = sweeps is not None and not sweeps.can_group(parts.index(name))
+            if alone or needed > _GROUPED // 2:
                 found.append([])
                 continue
             held = [self._tensors[one] for one in found[-1]]
@@ -124,14 +123,27 @@ class Weights:
                 found.append([])
             found[-1].append(name)
         groups = [tuple(group) for group in found if len(group) > 1]
-        for group in groups:
-            sweeps.prepare([parts.index(name) for name in group])
+        if sweeps is not None:
+            for group in groups:
+                sweeps.prepare([parts.index(name) for name in group])
         return {name: group for group in groups for name in group}
 
     def perturbed_together(self, names: Sequence[str], points: Sequence[Move]) -> dict[str, Tensor]:
-        """The tensors of a group at each point, in one launch: [points, *shape]."""
+        """The tensors of a group at each point, in one launch or shared out to the threads: [points, *shape]."""
+        if self.device.type == "cpu":
+            return self._perturbed_on_cpu(names, points)
         sweeps, parts = self._gpu(), list(self._tensors)
         return self._by_name(sweeps.group([parts.index(name) for name in names], sweeps.placed(points)))
+
+    def _perturbed_on_cpu(self, names: Sequence[str], points: Sequence[Move]) -> dict[str, Tensor]:
+        with torch._C.DisableTorchFunction():
+            found = {name: self._tensors[name].new_empty((len(points), *self._tensors[name].shape)) for name in names}
+            parts = [
+                (tensor_array(out.view(len(points), len(out[0]), -1)), *self._placed(name))
+                for name, out in found.items()
+            ]
+            directions.perturb_together(parts, self.family, points, threads=torch.get_num_threads())
+            return found
 
     def _by_name(self, found: Mapping[int, Tensor]) -> dict[str, Tensor]:
         names = list(self._tensors)

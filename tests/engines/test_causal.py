@@ -12,6 +12,7 @@ from noback.values import Move, Term
 from tests.conftest import NEGATIVE, POSITIVE, tiny_causal, weights_of
 
 KINDS = ["llama", "opt", "qwen2", "qwen3", "gpt2", "mistral", "gemma", "phi", "falcon", "mixtral"]
+RMS_NORMS = ["llama", "qwen2", "qwen3", "mistral", "gemma", "mixtral"]
 POINTS = [Move((Term(3, 1e-2),)), Move((Term(3, -1e-2),)), Move((Term(4, 1e-2), Term(3, 5e-3))), STILL]
 
 
@@ -49,6 +50,9 @@ def test_probes_of_a_causal_model_equal_whole_perturbed_copies(kind, read, token
     engine = Local(model, weights, word_ids, share="none")
     fast = engine.score(batch, POINTS)
     assert not engine.point_by_point  # the probed modules did it
+    # From the second forward on, what is used in turn is perturbed together, and norms take all probes at once.
+    assert all(torch.equal(*pair) for pair in zip(fast, engine.score(batch, POINTS), strict=True))
+    assert bool(engine._probes._scaling) is (kind in RMS_NORMS)
     slow = Plain(model, weights, word_ids).score(batch, POINTS)
     real = slow[0] != float("-inf")
     assert (slow[0] - slow[1])[real].abs().max() > 1e-4  # the points are apart, so agreement means something

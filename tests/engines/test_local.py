@@ -24,6 +24,7 @@ def test_probes_in_one_forward_equal_whole_perturbed_copies(kind, tied, small_ta
     engine = Local(model, weights, small_task.word_ids)
     fast = engine.score(batch, POINTS)
     assert not engine.point_by_point  # the probed modules did it
+    assert all(torch.equal(*pair) for pair in zip(fast, engine.score(batch, POINTS), strict=True))
     slow = Plain(model, weights, small_task.word_ids).score(batch, POINTS)
     assert (slow[0] - slow[1]).abs().max() > 1e-3  # the points are apart, so agreement means something
     for ours, twins in zip(fast, slow, strict=True):
@@ -51,6 +52,39 @@ def test_a_model_that_uses_a_tuned_weight_outside_its_module_is_scored_point_by_
         )
         (theirs,) = Local(moved, weights_of(moved), small_task.word_ids).score(batch, [STILL])
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+class Mixing(torch.nn.Module):
+    """A vector that is not used row by row: each row is scaled by its place, too."""
+
+    def __init__(self, weight):
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x):
+        return x * self.weight * torch.arange(1, x.shape[1] + 1)[:, None]
+
+
+class Turned(Mixing):
+    """A vector whose dimension is asked for."""
+
+    def forward(self, x):
+        return x * torch.diag(self.weight).sum(0)
+
+
+@pytest.mark.parametrize("kind", [Mixing, Turned])
+def test_a_module_that_does_not_take_the_vectors_of_all_probes_at_once_takes_them_one_by_one(kind, small_task):
+    model = tiny_model("roberta")
+    norm = model.roberta.encoder.layer[0].output.LayerNorm
+    model.roberta.encoder.layer[0].output.LayerNorm = kind(norm.weight)
+    weights, batch = weights_of(model), batch_of(small_task)
+    engine = Local(model, weights, small_task.word_ids)
+    expected = Plain(model, weights, small_task.word_ids).score(batch, POINTS)
+    for _ in range(2):
+        for ours, twins in zip(engine.score(batch, POINTS), expected, strict=True):
+            torch.testing.assert_close(ours, twins, atol=1e-5, rtol=1e-5)
+    assert not engine.point_by_point
+    assert not engine._probes._scaling
 
 
 def test_frozen_weights_are_one_shared_product(small_task):

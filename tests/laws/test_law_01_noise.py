@@ -15,6 +15,7 @@ MOVES = [
     Move((Term(7, 0.5),), decay=0.99),
     Move((Term(5, -1e-3),)),
 ]
+SIDES = [Move((Term(5, 1e-3),)), Move((Term(5, -1e-3),)), Move((Term(6, 0.5),)), Move((Term(6, -0.5),))]
 DTYPES = ["float32", "bfloat16"]
 
 
@@ -49,9 +50,10 @@ def test_philox_gives_the_published_answers(key, counter, words):
 def test_numba_equals_the_twin_bit_for_bit(family, dtype, rows, columns, first, threads):
     weight = weight_of((rows, columns), dtype)
     place = Place(12345, columns + first[1] + 3, *first)
-    slow = philox.perturbed(weight, place, family, MOVES)
-    fast = philox_numba.perturbed(weight, place, family, MOVES, threads=threads)
-    assert slow.tobytes() == fast.tobytes()
+    for points in (MOVES, SIDES, SIDES[:3], [SIDES[0], SIDES[3]], SIDES[1:3]):
+        slow = philox.perturbed(weight, place, family, points)
+        fast = philox_numba.perturbed(weight, place, family, points, threads=threads)
+        assert slow.tobytes() == fast.tobytes()
     philox.advance([(twin := weight.copy(), place)], family, MOVES)
     philox_numba.advance([(ours := weight.copy(), place)], family, MOVES, threads=threads)
     assert twin.tobytes() == ours.tobytes()

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import noback.weights
 from noback.directions import sweeps
 from noback.engines import STILL, Local, Plain
 from noback.values import Move, Term
@@ -31,6 +32,24 @@ def test_without_numba_the_twin_gives_the_same_bits(monkeypatch, dtype):
         assert torch.equal(slow.perturbed(name, moves), before[name])
     slow.advance(moves)
     assert slow.digest() == fast.digest()
+
+
+@pytest.mark.parametrize("numba", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_tensors_perturbed_together_have_the_bits_of_each_by_itself(monkeypatch, dtype, numba):
+    points = [Move((Term(1, 1e-2),)), Move((Term(1, -1e-2),)), Move((Term(2, 0.5), Term(1, 1e-3)))]
+    weights = weights_of(tiny_model("bert", vocab=50, dtype=dtype))
+    expected = {name: weights.perturbed(name, points) for name in weights.names}
+    if not numba:
+        monkeypatch.setattr(sweeps, "_numba", None)
+    largest = max(tensor.nbytes for tensor in weights.tensors.values())
+    monkeypatch.setattr(noback.weights, "_GROUPED", 2 * len(points) * (largest - 1))
+    groups = weights.groups(list(weights.names), len(points))
+    assert len(set(groups.values())) > 1
+    assert set(groups) < set(weights.names)  # the largest tensor is too large for a group
+    for group in set(groups.values()):
+        for name, found in weights.perturbed_together(group, points).items():
+            assert torch.equal(found, expected[name])
 
 
 def test_the_readout_at_the_mask_equals_the_full_forward(small_task):

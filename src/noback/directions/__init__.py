@@ -3,6 +3,6 @@
 from noback.directions.drawing import drawn, tensor_id
 from noback.directions.families import FAMILIES, Family
 from noback.directions.philox import Place
-from noback.directions.sweeps import advance, perturb
+from noback.directions.sweeps import advance, perturb, perturb_together
 
-__all__ = ["FAMILIES", "Family", "Place", "advance", "drawn", "perturb", "tensor_id"]
+__all__ = ["FAMILIES", "Family", "Place", "advance", "drawn", "perturb", "perturb_together", "tensor_id"]

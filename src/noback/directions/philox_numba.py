@@ -18,7 +18,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from noback.directions.families import Family
-from noback.directions.philox import Array, Place, fold
+from noback.directions.philox import Array, Place, fold, mirrored
 from noback.values import Move
 
 _TILE_COLUMNS = 256  # a normal band's tile is 16 KiB of float32: half of a first-level cache
@@ -40,17 +40,33 @@ def perturbed(
     threads: int = 1,
 ) -> Array:
     """As `philox.perturbed`; writes to `out` where one is given."""
-    chosen, groups = _whole(len(weight), place.first_row, family.band) if rows is None else _grouped(rows, family.band)
     if out is None:
-        out = np.empty((len(points), len(chosen), weight.shape[1]), dtype=weight.dtype)
-    seeds, seed_of_term, starts, tables = _folded(family, tuple(points))
-    both = (weight.dtype != np.float32, *_as_both(weight), *_as_both(out))
-    where = (np.int64(place.first_row), *_where(place), np.int64(family.bits), seeds, seed_of_term, starts, tables)
-    bands = len(groups) - 1
-    step = _bands_a_chunk(out.size, bands) if threads > 1 else bands
-    chunks = [(*both, chosen, groups[first : first + step + 1], *where) for first in range(0, bands, step)]
-    _share_out(threads if len(chunks) > 1 else 1, _perturb, chunks)
+        count = len(weight) if rows is None else len(rows)
+        out = np.empty((len(points), count, weight.shape[1]), dtype=weight.dtype)
+    perturb([(out, weight, place)], family, points, rows, threads=threads)
     return out
+
+
+def perturb(
+    parts: Sequence[tuple[Array, Array, Place]],
+    family: Family,
+    points: Sequence[Move],
+    rows: NDArray[np.int64] | None = None,
+    *,
+    threads: int = 1,
+) -> None:
+    """Write each array (or its chosen rows) at each point to its `out`; the threads take chunks of bands in turn."""
+    folded = (np.int64(family.bits), *_folded(family, tuple(points)))
+    chunks = []
+    for out, weight, place in parts:
+        whole = (len(weight), place.first_row, family.band)
+        chosen, groups = _whole(*whole) if rows is None else _grouped(rows, family.band)
+        both = (weight.dtype != np.float32, *_as_both(weight), *_as_both(out))
+        where = (np.int64(place.first_row), *_where(place), *folded)
+        bands = len(groups) - 1
+        step = _bands_a_chunk(out.size, bands) if threads > 1 else bands
+        chunks += [(*both, chosen, groups[first : first + step + 1], *where) for first in range(0, bands, step)]
+    _share_out(threads if len(chunks) > 1 else 1, _perturb, chunks)
 
 
 def advance(parts: Sequence[tuple[Array, Place]], family: Family, moves: Sequence[Move], *, threads: int = 1) -> None:
@@ -87,11 +103,11 @@ def _terms(family: Family, moves: Sequence[Move]) -> tuple[NDArray[np.uint64], N
 @lru_cache(maxsize=4)
 def _folded(
     family: Family, points: tuple[Move, ...]
-) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """The points' terms with each seed once; every tensor of a step asks for the same."""
+) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], bool]:
+    """The points' terms with each seed once, and whether they are mirrored: the same for every tensor of a step."""
     term_seeds, starts, tables = _terms(family, points)
     seeds, seed_of_term = np.unique(term_seeds, return_inverse=True)
-    return seeds, seed_of_term.astype(np.int64), starts, tables
+    return seeds, seed_of_term.astype(np.int64), starts, tables, mirrored(points)
 
 
 @lru_cache(maxsize=256)
@@ -178,6 +194,17 @@ def _add(tile, words, table, shift, mask, count):
 
 
 @njit(cache=True, nogil=True)
+def _add_both(plus, minus, row, noise, words, table, shift, mask, count):
+    """The row plus the noise and minus it, from one look-up."""
+    for j in range(count):
+        noise[j] = table[np.uint64((words[j] >> shift) & mask)]
+    for j in range(count):
+        plus[j] = row[j] + noise[j]
+    for j in range(count):
+        minus[j] = row[j] - noise[j]
+
+
+@njit(cache=True, nogil=True)
 def _scale(tile, factor, count):
     for j in range(count):
         tile[j] *= factor
@@ -233,7 +260,7 @@ def _round(tile, words, shift, count):
 @njit(cache=True, nogil=True)
 def _perturb(
     half, w32, w16, out32, out16, rows, groups, first_row, first_column, columns, tensor, bits,
-    seeds, seed_of_term, starts, tables,
+    seeds, seed_of_term, starts, tables, paired,
 ):  # fmt: skip
     band = 128 // bits
     mask = np.uint32((1 << bits) - 1)
@@ -241,6 +268,7 @@ def _perturb(
     step = min(_TILE_COLUMNS, width)
     words = np.empty((len(seeds), 4, step), dtype=np.uint32)
     tile = np.empty(step, dtype=np.float32)
+    sides = np.empty((3, step), dtype=np.float32)
     for group in range(len(groups) - 1):
         here = rows[groups[group]] // band
         for begin in range(0, width, step):
@@ -252,7 +280,17 @@ def _perturb(
                 local = rows[index] - first_row
                 first_bit = (rows[index] % band) * bits
                 shift = np.uint32(first_bit % 32)
-                for point in range(len(starts) - 1):
+                for point in range(0, len(starts) - 1 if paired else 0, 2):  # one term each, by twos each other's minus
+                    numbers = words[seed_of_term[point], first_bit // 32]
+                    if half:
+                        _load_bfloat16(tile, w16[local, begin:end], count)
+                        _add_both(sides[0], sides[1], tile, sides[2], numbers, tables[point], shift, mask, count)
+                        _store_bfloat16(out16[point, index, begin:end], sides[0], count)
+                        _store_bfloat16(out16[point + 1, index, begin:end], sides[1], count)
+                    else:
+                        plus, minus = out32[point, index, begin:end], out32[point + 1, index, begin:end]
+                        _add_both(plus, minus, w32[local, begin:end], tile, numbers, tables[point], shift, mask, count)
+                for point in range(0 if paired else len(starts) - 1):
                     if half:
                         _load_bfloat16(tile, w16[local, begin:end], count)
                     else:

@@ -31,7 +31,7 @@ from noback.directions.kernels_triton import (
     perturb_small,
     perturb_tiles,
 )
-from noback.directions.philox import Place, fold
+from noback.directions.philox import Place, fold, mirrored
 from noback.directions.tiles import USUAL, Tile, Tiles, tiles_for
 from noback.values import Move, Term
 
@@ -66,12 +66,6 @@ def shared(moves: Sequence[Move]) -> int:
         if len(seeds) % size == 0 and all(len(set(group)) == 1 for group in groups):
             return size
     return 1
-
-
-def mirrored(moves: Sequence[Move]) -> bool:
-    """Whether points that share their seeds by twos have opposite coefficients: the sides of two-sided probes."""
-    pairs = zip(moves[::2], moves[1::2], strict=True)
-    return all(one.terms[0].coefficient == -other.terms[0].coefficient for one, other in pairs)
 
 
 @dataclass(frozen=True, slots=True)

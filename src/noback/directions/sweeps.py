@@ -37,6 +37,17 @@ def perturb(
         _numba.perturbed(weight, place, family, points, rows, out=out, threads=threads)
 
 
+def perturb_together(
+    parts: Sequence[tuple[Array, Array, Place]], family: Family, points: Sequence[Move], *, threads: int = 1
+) -> None:
+    """Write each weight of (out, weight, place) at each point to its `out` [points, rows, columns]."""
+    if _numba is None:
+        for out, weight, place in parts:
+            out[...] = philox.perturbed(weight, place, family, points)
+    else:
+        _numba.perturb(parts, family, points, threads=threads)
+
+
 def advance(parts: Sequence[tuple[Array, Place]], family: Family, moves: Sequence[Move], *, threads: int = 1) -> None:
     """Apply the moves to each array in place."""
     if _numba is None:

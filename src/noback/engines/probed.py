@@ -7,7 +7,7 @@ is scored and put back after. The model's tree, its names and its tensors stay a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any, TypeGuard, TypeVar
 
@@ -51,6 +51,7 @@ class Probes:
         self._used: list[str] = []  # whole tensors in the order in which the first forward perturbed them
         self._groups: dict[str, tuple[str, ...]] = {}  # those that one launch perturbs, by each of their names
         self._ready: dict[str, Tensor] = {}  # those of a group whose turn has not come yet
+        self._scaling: set[nn.Module] = set()  # modules that were seen to take the vectors of all probes at once
         self._examples = 0
         self._moving = False
         self._watch: Watch | None = Watch(self._names)
@@ -98,7 +99,7 @@ class Probes:
             return partial(self._embedding, module)
         if is_plain(module, nn.LayerNorm):
             return partial(self._norm, module)
-        return partial(self._split, module, module.forward)
+        return partial(self._scaled if is_scaling(module) else self._split, module, module.forward)
 
     def _linear(self, module: nn.Linear, x: Tensor) -> Tensor:
         """A product a probe with its own weight; a frozen weight is one shared product."""
@@ -176,6 +177,31 @@ class Probes:
                 for index, part in enumerate(parts)
             ]
         )
+
+    def _scaled(self, module: nn.Module, forward: Forward, *args: Any, **kwargs: Any) -> Any:
+        """A norm of the model's own kind: its forward, once, with the vectors of all probes in place of its own.
+
+        Rows are [probes, rows, width] there and vectors [probes, 1, width], so that each probe's rows meet its own.
+        That is done only where the first forward saw it give what the probes give one by one.
+        """
+        plain = not kwargs and len(args) == 1 and isinstance(args[0], Tensor)
+        if plain and module in self._scaling:
+            return self._at_once(module, forward, args[0])
+        found = self._split(module, forward, *args, **kwargs)
+        if plain and self._watch is not None:
+            with suppress(RuntimeError, TypeError, ValueError):  # the module does something else with its vectors
+                together = self._at_once(module, forward, args[0])
+                if _is_close(together, found):
+                    self._scaling.add(module)
+                    return together  # a run that goes on from here gives what one that never stopped gives
+        return found
+
+    def _at_once(self, module: nn.Module, forward: Forward, x: Tensor) -> Tensor:
+        x = self._spread(x)
+        vectors = {key: self._seen(tensor)[:, None] for key, tensor in own_tensors(module).items()}
+        with holding(module, vectors):
+            y: Tensor = forward(x.reshape(self._count, -1, x.shape[-1]))
+        return y.view(x.shape)
 
     def _split(self, module: nn.Module, forward: Forward, *args: Any, **kwargs: Any) -> Any:
         """Any other module: its part of the batch for each probe with that probe's weights, then joined."""
@@ -276,6 +302,28 @@ def _is_fast(x: Tensor, weight: Tensor) -> bool:
     return known and weight.shape[1] <= _WIDEST_NORM and why_no_triton() is None
 
 
+def _is_close(one: Tensor, other: Tensor) -> bool:
+    limit = 1e-2 if other.dtype == torch.bfloat16 else 1e-5
+    return one.shape == other.shape and bool((one - other).abs().max() <= limit * (1 + other.abs().max()))
+
+
+@contextmanager
+def holding(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+    """Let the instance hold other tensors of these names, and give it its own back."""
+    own: dict[str, Any] = own_tensors(module)
+    table: dict[str, Any] = module._parameters
+    try:
+        table.update(tensors)
+        yield
+    finally:
+        table.update(own)
+
+
+def own_tensors(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that a module holds itself."""
+    return {key: tensor for key, tensor in module._parameters.items() if tensor is not None}
+
+
 @contextmanager
 def replaced_forward(module: nn.Module, forward: Forward) -> Iterator[None]:
     """Let the instance answer with another `forward`, and put things back as they were."""
@@ -293,6 +341,14 @@ def replaced_forward(module: nn.Module, forward: Forward) -> Iterator[None]:
 def is_plain(module: nn.Module, kind: type[M]) -> TypeGuard[M]:
     """Whether a module is a `kind` that computes what the kind computes, and nothing of its own."""
     return isinstance(module, kind) and type(module).forward is kind.forward and "forward" not in module.__dict__
+
+
+def is_scaling(module: nn.Module) -> bool:
+    """Whether a module has vectors of one width and nothing below it, as the norms that models bring along do."""
+    vectors = own_tensors(module).values()
+    return (
+        all(one.dim() == 1 for one in vectors) and len({len(one) for one in vectors}) == 1 and not [*module.children()]
+    )
 
 
 def is_conv1d(module: nn.Module) -> bool:
