@@ -65,13 +65,13 @@ class Graphs:
 
     def _capture(self, key: Hashable, inputs: Inputs, forward: Callable[[Inputs], Tensor]) -> _Captured | None:
         held = {name: tensor.to(self._device) for name, tensor in inputs.items()}
+        torch.cuda.synchronize(self._device)
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-        torch.cuda.synchronize(self._device)
-        gc.collect()  # nothing is to be freed while a stream is captured
+            gc.collect()  # once: where a program holds many objects, such as a data set, it takes long
         torch.cuda.empty_cache()
         try:
-            with torch.cuda.stream(self.stream), self._begun():
+            with torch.cuda.stream(self.stream), _nothing_collected(), self._begun():
                 before = torch.cuda.memory_reserved(self._device)
                 output = forward(held)
                 self.held += torch.cuda.memory_reserved(self._device) - before
@@ -107,3 +107,15 @@ class Graphs:
         with suppress(AttributeError, RuntimeError):
             numbers = torch.cuda.default_generators[place]
             numbers.graphsafe_set_state(numbers.clone_state())  # the same numbers, outside any capture
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Within, Python collects no garbage: nothing is to be freed while a stream is captured."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
