@@ -7,13 +7,16 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from noback import InputError, NobackError, RunConfig, Sgd, TwoSided, predict, resume, train, tuned_run
+from noback import InputError, NobackError, RunConfig, Sgd, TwoSided, predict, resume, train, training, tuned_run
 from noback.folder import RunFolder
 from noback.journal import read_journal
+from noback.snapshot import save_snapshot
 from noback.training import Interrupted
+from noback.watching import Silent
 from tests.conftest import tiny_model
 
 
@@ -30,13 +33,40 @@ def config(tiny_folder, data_folder):
     )
 
 
-def test_evaluations_fall_where_they_should_and_the_best_is_kept(config, tmp_path):
+def test_evaluations_fall_where_they_should_and_the_best_is_kept(config, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "_SNAPSHOT_EVERY", 0)
     result = train(config, tmp_path / "run")
     contents = read_journal(tmp_path / "run" / "journal")
     assert [look.step for look in contents.evaluations] == [0, 3, 6, 8]
     assert contents.best().step == result.best_step
     kept = {path.name for path in (tmp_path / "run" / "snapshots").iterdir()}
     assert kept == {f"step-{step:07d}.safetensors" for step in {8, result.best_step} - {0}}
+
+
+def test_snapshots_that_take_long_are_rare_and_cost_no_bits(config, tmp_path, monkeypatch):
+    """A clock that goes on by a second a step, and by three while a snapshot is written."""
+    now, taken = [0.0], []
+
+    def save(folder, step, weights):
+        taken.append(step)
+        now[0] += 3
+        save_snapshot(folder, step, weights)
+
+    def stepped(*_):
+        now[0] += 1
+
+    watcher = Silent()
+    monkeypatch.setattr(watcher, "stepped", stepped)
+    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
+    monkeypatch.setattr(training, "save_snapshot", save)
+    monkeypatch.setattr(training, "_SNAPSHOT_EVERY", 2)
+    config = dataclasses.replace(config, steps=23, eval_every=2)
+    result = train(config, tmp_path / "rare", watcher=watcher)
+    assert taken == [2, 8, 14, 20, 23]  # the first, those after twice three seconds, the last
+    monkeypatch.undo()
+    monkeypatch.setattr(training, "_SNAPSHOT_EVERY", 0)
+    often = train(config, tmp_path / "often")
+    assert (result.weights, result.final_weights) == (often.weights, often.final_weights)
 
 
 def test_the_default_look_is_a_tenth_of_the_run():

@@ -35,7 +35,7 @@ def test_pruning_keeps_what_is_asked_and_clears_what_is_half_written(tmp_path):
     for step in (2, 4, 6):
         save_snapshot(tmp_path, step, weights(float(step)))
     (tmp_path / "step-0000008.new").write_bytes(b"half")
-    prune_snapshots(tmp_path, {2, 6})
+    prune_snapshots(tmp_path, 6, 3)  # of step 3 the nearest before it, from which the journal goes on
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-0000002.safetensors", "step-0000006.safetensors"]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -44,9 +43,11 @@ def newest_snapshot(folder: Path, at_most: int) -> tuple[int, dict[str, Tensor]]
     return None
 
 
-def prune_snapshots(folder: Path, keep: Collection[int]) -> None:
-    """Delete the snapshots of other steps, and what a killed process left half-written."""
-    for step in _steps(folder):
+def prune_snapshots(folder: Path, *wanted: int) -> None:
+    """Leave the newest snapshot up to each of the steps; delete others, and what a killed process left half-written."""
+    steps = _steps(folder)
+    keep = {max((step for step in steps if step <= asked), default=None) for asked in wanted}
+    for step in steps:
         if step not in keep:
             _path(folder, step).unlink()
     for half_written in folder.glob("*.new"):

@@ -28,6 +28,8 @@ from noback.snapshot import prune_snapshots, save_snapshot
 from noback.values import Estimate, Score
 from noback.watching import Watcher
 
+_SNAPSHOT_EVERY = 10  # times what one takes to write
+
 
 class Interrupted(NobackError):
     """The run was asked to stop; everything up to here is safe."""
@@ -112,6 +114,25 @@ class _Window:
         return {"slopes": len(self.slopes), **slope_figures(self.slopes), **agreement_figures(self.halves)}
 
 
+@dataclass(slots=True)
+class _Snapshots:
+    """Takes snapshots as long as they are a small share of a run: what they do not hold, the journal gives again."""
+
+    last: float  # when the run began, or went on, or the last one was taken
+    seconds: float = 0.0  # what that took
+
+    def take(self, run: Run, step: int, contents: Contents) -> None:
+        """Keep the newest weights and those nearest to the best; the base needs no snapshot."""
+        began = time.monotonic()
+        if not step or (step < run.config.steps and began - self.last < _SNAPSHOT_EVERY * self.seconds):
+            return
+        best = contents.best()
+        save_snapshot(run.folder.snapshots, step, run.weights)
+        prune_snapshots(run.folder.snapshots, step, best.step if best else step)
+        self.last = time.monotonic()
+        self.seconds = self.last - began
+
+
 def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Result:
     """Train until the configured step; every record is on the disk before the weights move."""
     config, folder, watcher = run.config, run.folder, run.watcher
@@ -124,7 +145,7 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Resul
     if step:
         watcher.note(f"going on after step {step}")
     told = {line.get("step") for line in folder.read_metrics() if line.get("kind") == "validation"}
-    window, warned = _Window(_sought(run)), False
+    window, snapshots, warned = _Window(_sought(run)), _Snapshots(time.monotonic()), False
     while True:
         looked = step in {look.step for look in contents.evaluations}
         if _due(step, config) and not (looked and step in told):
@@ -136,7 +157,7 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Resul
             told.add(step)  # a process that was killed here left its look in the journal and no line for people
             seconds = earlier + time.monotonic() - began
             folder.add_metrics(kind="validation", step=step, seconds=round(seconds, 3), **dataclasses.asdict(score))
-            _keep_snapshot(run, step, contents)
+            snapshots.take(run, step, contents)
             watcher.evaluated(step, score)
             window = _summed_up(run, step, window)
         if step == config.steps:
@@ -305,14 +326,6 @@ def _zero_shot(run: Run) -> Score:
 
 def _due(step: int, config: RunConfig) -> bool:
     return step % config.look_every == 0 or step == config.steps
-
-
-def _keep_snapshot(run: Run, step: int, contents: Contents) -> None:
-    """Keep the newest weights and the best; the base needs no snapshot."""
-    best = contents.best()
-    if step:
-        save_snapshot(run.folder.snapshots, step, run.weights)
-        prune_snapshots(run.folder.snapshots, {step, best.step if best else step})
 
 
 def _check_finite(estimate: Estimate, step: int, folder: RunFolder) -> None:
