@@ -10,10 +10,12 @@ import time
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from noback import InputError, NobackError, RunConfig, Sgd, TwoSided, predict, resume, train, training, tuned_run
 from noback.folder import RunFolder
 from noback.journal import read_journal
+from noback.run import Run, drawn_data
 from noback.snapshot import save_snapshot
 from noback.training import Interrupted
 from noback.watching import Silent
@@ -75,6 +77,20 @@ def test_the_default_look_is_a_tenth_of_the_run():
 
 def test_a_batch_larger_than_the_training_set_is_the_training_set(small_task):
     assert len(small_task.batch(0, 64, 0)) == 8
+
+
+def test_a_batch_that_was_made_ahead_is_the_steps_own(config, tmp_path):
+    run, fresh = (Run(config, RunFolder(tmp_path)) for _ in range(2))
+    for one in (run, fresh):
+        one.task.use(drawn_data(config))
+    run._stage()
+    assert run._staged is None  # before a step was asked for, nothing is known
+    for step in (0, 1, 1, 2, 7, 3):
+        batch = run.batch(step)
+        run._stage()
+        assert run._staged[0] == step + 1
+        assert torch.equal(batch.inputs["input_ids"], fresh.batch(step).inputs["input_ids"])
+        assert torch.equal(batch.gold, fresh.batch(step).gold)
 
 
 def test_an_epoch_shows_every_example_once(small_task):

@@ -79,7 +79,10 @@ class Run:
             hold=not isinstance(config.objective, Reward) or config.objective.hold,
             share=config.share,
             say=self.watcher.note,
+            meanwhile=self._stage,
         )
+        self._shown: int | None = None  # the last step whose batch was asked for
+        self._staged: tuple[int, Batch] | None = None
 
     def _begin(self, start: Mapping[str, Tensor] | None) -> None:
         """Let the weights begin with these; a small adapter's are kept, to come back to without the model's file."""
@@ -205,7 +208,16 @@ class Run:
         return "reward" if isinstance(self.config.objective, Reward) else self._spec.metric
 
     def batch(self, step: int) -> Batch:
-        """The batch of a step."""
+        """The batch of a step, made before where a GPU left the time."""
+        staged, self._staged, self._shown = self._staged, None, step
+        return staged[1] if staged is not None and staged[0] == step else self._batch(step)
+
+    def _stage(self) -> None:
+        """Make the next step's batch."""
+        if self._shown is not None and self._staged is None:
+            self._staged = self._shown + 1, self._batch(self._shown + 1)
+
+    def _batch(self, step: int) -> Batch:
         answer_only = isinstance(self.config.objective, LanguageModel)
         return self.task.batch(step, self.config.batch, self.config.seed, answer_only=answer_only)
 

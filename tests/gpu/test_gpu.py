@@ -200,6 +200,7 @@ class TestScores:
             captured = run.engine.score(batch, estimator.points([seed]))
         assert run.engine._graphs.refused is None
         assert run.engine._graphs._captured
+        assert run._staged[0] == 1  # the next batch was made while the GPU worked
         again = run.engine.score(batch, estimator.points([SEED]))
         for one, other in zip(first, again, strict=True):
             assert torch.allclose(one, other, atol=1e-5)

@@ -46,12 +46,13 @@ class Local:
         hold: bool = True,
         share: str = "all",
         say: Callable[[str], None] = lambda _: None,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
         """`word_ids` none: a head or a batch's candidates are read. `micro_batch` bounds the examples of a forward.
 
         `tf32` lets a GPU round the factors of float32 products; `hold` lets a point's tensors be formed once for a
         whole text; `share` names what a causal model computes once on a CPU (`sharing.SHARED`); `say` is told what
-        the engine had to change.
+        the engine had to change; `meanwhile` is called while a GPU works.
         """
         one_of("share", share, SHARED)
         self._model = model.eval()
@@ -60,7 +61,7 @@ class Local:
         self._settings = without_cache(model)
         self._names = TensorNames(model.named_parameters(), weights)
         self._probes_per_pass, self._micro_batch = probes_per_pass, micro_batch
-        self._tf32, self._hold, self._say = tf32, hold, say
+        self._tf32, self._hold, self._say, self._meanwhile = tf32, hold, say, meanwhile
         self._device = weights.device
         self._graphs = Graphs(self._device) if self._device.type == "cuda" else None
         early = (lambda: None) if self._graphs is None else self._graphs.cut
@@ -173,7 +174,9 @@ class Local:
             scores.extend(torch.cat(list(of_point)) for of_point in zip(*parts, strict=True))
         if self._graphs is None:
             return scores
-        return list(torch.stack(scores).cpu())  # the one moment of a step that waits for the GPU
+        logits = torch.stack(scores)
+        self._meanwhile()
+        return list(logits.cpu())  # the one moment of a step that waits for the GPU
 
     def _take_less(self, probes: int, examples: int, error: Exception) -> None:
         """Halve what goes through the model at once, remember it and say so; one example at one point must fit."""
