@@ -33,6 +33,10 @@ CASES = {
         SHOWN | {"batch": 16, "adapter": noback.Full(tune="last:4")},
     ),
     "8 demonstrations, batch 64": (("none", "prefixes"), SHOWN | {"batch": 64}),
+    "8 demonstrations, batch 64, upper half of the layers tuned": (
+        ("none", "layers", "prefixes", "all"),
+        SHOWN | {"batch": 64, "adapter": noback.Full(tune="last:4")},
+    ),
     "no demonstrations, batch 16": (("none", "prefixes"), {"batch": 16}),
 }
 
