@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -206,16 +207,16 @@ def _rows(batch: Batch) -> list[list[int]] | None:
 
 def _seen(tree: Tree, length: int) -> Tensor:
     """Which tokens [length] each token [length] attends to: those of its own row, up to itself."""
-    seen = torch.eye(length, dtype=torch.bool)  # padding looks at itself, so that no softmax is empty
+    seen = np.eye(length, dtype=np.bool_)  # padding looks at itself, so that no softmax is empty
     done = 0
-    for places in tree.places:
-        path = torch.tensor(places)
-        fresh = torch.nonzero(path >= done)[:, 0]
-        if len(fresh):
-            before = torch.arange(len(path))[None] <= fresh[:, None]
-            seen[path[fresh][:, None], path[None]] = before
-            done = int(path[-1]) + 1
-    return seen
+    for places in tree.places:  # what a row shares with one before, then its own tokens, which follow one another
+        end = places[-1] + 1
+        if end > done:
+            own = end - done
+            seen[done:end, np.array(places[:-own], dtype=np.int64)] = True
+            seen[done:end, done:end] = np.tri(own, dtype=np.bool_)
+            done = end
+    return torch.from_numpy(seen)
 
 
 def _reading(batch: Batch, layout: Layout) -> tuple[Tensor, Tensor]:
