@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--sst2", type=Path, metavar="FOLDER")
     arguments = parser.parse_args()
     if arguments.sst2:
-        results = {"machine": machine(), "runs": []}
+        results: dict = {"machine": machine(), "runs": []}
         for command in COMMANDS:
             results["runs"].append(run(command, arguments.sst2))
             (RESULTS / "adapters-sst2.json").write_text(json.dumps(results, indent=2) + "\n")

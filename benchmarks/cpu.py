@@ -95,7 +95,7 @@ def step() -> dict:
 
     def whole_step() -> None:
         nonlocal taken
-        estimate = run.estimate(0)
+        estimate = run.measure(0, run.config.eps).estimate
         record = StepRecord(taken, estimate.loss, estimate.slopes)
         journal.append(record)
         run.weights.advance([run.move(record)])
@@ -138,7 +138,7 @@ def infer(run: Run, batch: Batch) -> None:
 
 def train_one_pass(run: Run, _batch: Batch) -> None:
     for _ in range(3):
-        run.weights.advance([run.move(StepRecord(0, 0.0, run.estimate(0).slopes))])
+        run.weights.advance([run.move(StepRecord(0, 0.0, run.measure(0, run.config.eps).estimate.slopes))])
 
 
 def train_probe_by_probe(run: Run, batch: Batch) -> None:

@@ -38,7 +38,7 @@ def main() -> None:
     arguments = parser.parse_args()
     name = "objectives-sst2.json" if arguments.sst2 else "objectives-reviews.json"
     data = ["--data", str(arguments.sst2)] if arguments.sst2 else []
-    results = {"machine": machine(), "commands": []}
+    results: dict = {"machine": machine(), "commands": []}
     for command in COMMANDS[name]:
         results["commands"].append(run(command, data))
         (RESULTS / name).write_text(json.dumps(results, indent=2) + "\n")
