@@ -91,6 +91,10 @@ def test_a_batch_that_was_made_ahead_is_the_steps_own(config, tmp_path):
         assert run._staged[0] == step + 1
         assert torch.equal(batch.inputs["input_ids"], fresh.batch(step).inputs["input_ids"])
         assert torch.equal(batch.gold, fresh.batch(step).gold)
+    staged = run._staged
+    run.batch(3)  # asked for again
+    assert run._staged is staged
+    assert run.batch(4) is staged[1]
 
 
 def test_an_epoch_shows_every_example_once(small_task):

@@ -209,7 +209,9 @@ class Run:
 
     def batch(self, step: int) -> Batch:
         """The batch of a step, made before where a GPU left the time."""
-        staged, self._staged, self._shown = self._staged, None, step
+        staged, self._shown = self._staged, step
+        if staged is not None and staged[0] != step + 1:  # a step may be asked for again
+            self._staged = None
         return staged[1] if staged is not None and staged[0] == step else self._batch(step)
 
     def _stage(self) -> None:

@@ -110,18 +110,20 @@ class Weights:
         """Small tensors that are used one after the other and can be perturbed together, by each name."""
         sweeps, parts = None if self.device.type == "cpu" else self._gpu(), list(self._tensors)
         found: list[list[str]] = [[]]
+        held, dtype = 0, None  # of the last group
         for name in dict.fromkeys(names):  # a model may use a tensor more than once
             now = self._tensors[name]
             needed = points * now.nbytes
             alone = sweeps is not None and not sweeps.can_group(parts.index(name))
             if alone or needed > _GROUPED // 2:
                 found.append([])
+                held = 0
                 continue
-            held = [self._tensors[one] for one in found[-1]]
-            alike = all(one.dtype == now.dtype for one in held)
-            if not alike or points * sum(one.nbytes for one in held) + needed > _GROUPED:
+            if found[-1] and (now.dtype != dtype or held + needed > _GROUPED):
                 found.append([])
+                held = 0
             found[-1].append(name)
+            held, dtype = held + needed, now.dtype
         groups = [tuple(group) for group in found if len(group) > 1]
         if sweeps is not None:
             for group in groups:

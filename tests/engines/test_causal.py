@@ -52,7 +52,9 @@ def test_probes_of_a_causal_model_equal_whole_perturbed_copies(kind, read, token
     assert not engine.point_by_point  # the probed modules did it
     # From the second forward on, what is used in turn is perturbed together, and norms take all probes at once.
     assert all(torch.equal(*pair) for pair in zip(fast, engine.score(batch, POINTS), strict=True))
-    assert bool(engine._probes._scaling) is (kind in RMS_NORMS)
+    norms = [module for module in model.modules() if type(module).__name__.endswith("RMSNorm")]
+    assert bool(norms) is (kind in RMS_NORMS)
+    assert {module for module, taken in engine._probes._scaling.items() if taken} == set(norms)
     slow = Plain(model, weights, word_ids).score(batch, POINTS)
     real = slow[0] != float("-inf")
     assert (slow[0] - slow[1])[real].abs().max() > 1e-4  # the points are apart, so agreement means something

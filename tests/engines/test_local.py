@@ -72,19 +72,83 @@ class Turned(Mixing):
         return x * torch.diag(self.weight).sum(0)
 
 
-@pytest.mark.parametrize("kind", [Mixing, Turned])
-def test_a_module_that_does_not_take_the_vectors_of_all_probes_at_once_takes_them_one_by_one(kind, small_task):
-    model = tiny_model("roberta")
-    norm = model.roberta.encoder.layer[0].output.LayerNorm
-    model.roberta.encoder.layer[0].output.LayerNorm = kind(norm.weight)
+class Sure(Mixing):
+    """One that is sure of its vector's length."""
+
+    def forward(self, x):
+        assert self.weight.shape == x.shape[-1:]
+        return x * self.weight
+
+
+class Centred(Mixing):
+    """A vector that is used by its mean, too, which must not be that of all probes."""
+
+    def forward(self, x):
+        return x * (1 + self.weight - self.weight.mean())
+
+
+class Scaling(Mixing):
+    """One that does take them."""
+
+    def forward(self, x):
+        return x * self.weight
+
+
+def with_module(kind, dtype=torch.float32):
+    model = tiny_model("roberta", dtype=dtype)
+    output = model.roberta.encoder.layer[0].output
+    output.LayerNorm = kind(output.LayerNorm.weight)
+    return model, output.LayerNorm
+
+
+@pytest.mark.parametrize("size", [1, 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", [Mixing, Turned, Sure, Centred, Scaling])
+def test_a_module_that_does_not_take_the_vectors_of_all_probes_at_once_takes_them_one_by_one(
+    kind, dtype, size, small_task
+):
+    model, module = with_module(kind, dtype)
+    weights, near = weights_of(model), 1e-5 if dtype is torch.float32 else 3e-2
+    engine = Local(model, weights, small_task.word_ids)
+    for batch in (batch_of(small_task, size), batch_of(small_task, 4)):
+        expected = Plain(model, weights, small_task.word_ids).score(batch, POINTS)
+        for ours, twins in zip(engine.score(batch, POINTS), expected, strict=True):
+            torch.testing.assert_close(ours, twins, atol=near, rtol=near)
+    assert not engine.point_by_point
+    assert engine._probes._scaling == {module: kind is Scaling}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_first_forward_gives_the_bits_of_later_ones(dtype, small_task):
+    """A run that goes on is one that never stopped."""
+    model, _ = with_module(Scaling, dtype)
+    engine = Local(model, weights_of(model), small_task.word_ids)
+    engine.score(batch_of(small_task, 4), POINTS[:2])
+    later = engine.score(batch_of(small_task), POINTS[2:])
+    first = Local(model, weights_of(model), small_task.word_ids).score(batch_of(small_task), POINTS[2:])
+    assert all(torch.equal(*pair) for pair in zip(first, later, strict=True))
+
+
+def test_a_norm_of_joined_examples_and_heads_takes_all_probes_at_once(small_task):
+    class Joined(Mixing):
+        """Its scaling sees [examples x tokens, 4, width / 4], as some attention does."""
+
+        def __init__(self, weight):
+            super().__init__(weight)
+            self.inner = Scaling(torch.nn.Parameter(torch.ones(len(weight) // 4)))
+            del self.weight
+
+        def forward(self, x):
+            return self.inner(x.reshape(-1, 4, x.shape[-1] // 4)).view(x.shape)
+
+    model, module = with_module(Joined)
     weights, batch = weights_of(model), batch_of(small_task)
     engine = Local(model, weights, small_task.word_ids)
     expected = Plain(model, weights, small_task.word_ids).score(batch, POINTS)
-    for _ in range(2):
-        for ours, twins in zip(engine.score(batch, POINTS), expected, strict=True):
-            torch.testing.assert_close(ours, twins, atol=1e-5, rtol=1e-5)
+    for ours, twins in zip(engine.score(batch, POINTS), expected, strict=True):
+        torch.testing.assert_close(ours, twins, atol=1e-5, rtol=1e-5)
     assert not engine.point_by_point
-    assert not engine._probes._scaling
+    assert engine._probes._scaling == {module.inner: True}
 
 
 def test_frozen_weights_are_one_shared_product(small_task):

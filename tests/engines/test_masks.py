@@ -25,6 +25,16 @@ def test_attention_is_what_it_is_without_and_a_mask_is_made_once():
     assert len(masks._made) == 3
 
 
+def test_a_model_that_makes_a_mask_in_every_layer_does_not_pile_them_up():
+    masks = [torch.rand(2, 1, 8, 8) > place / 20 for place in range(12)]
+    for mask in masks:
+        mask[..., 0] = True
+    with AdditiveMasks() as made:
+        found = attended(*masks, masks[0])
+    assert len(made._made) == 4
+    assert all(torch.equal(*pair) for pair in zip(found, attended(*masks, masks[0]), strict=True))
+
+
 def test_a_mask_is_made_for_each_dtype_and_an_additive_one_is_left():
     mask = torch.ones(8, 8, dtype=torch.bool).tril()
     added = torch.zeros(8, 8).masked_fill(~mask, -1.0)

@@ -54,6 +54,13 @@ def test_numba_equals_the_twin_bit_for_bit(family, dtype, rows, columns, first, 
         slow = philox.perturbed(weight, place, family, points)
         fast = philox_numba.perturbed(weight, place, family, points, threads=threads)
         assert slow.tobytes() == fast.tobytes()
+    parts = [
+        (np.empty((4, *weight.shape), weight.dtype), weight, Place(tensor, place.columns, *first))
+        for tensor in range(3)
+    ]
+    philox_numba.perturb(parts, family, SIDES, threads=threads)
+    for out, _, there in parts:
+        assert out.tobytes() == philox.perturbed(weight, there, family, SIDES).tobytes()
     philox.advance([(twin := weight.copy(), place)], family, MOVES)
     philox_numba.advance([(ours := weight.copy(), place)], family, MOVES, threads=threads)
     assert twin.tobytes() == ours.tobytes()

@@ -84,7 +84,7 @@ def mirrored(points: Sequence[Move]) -> bool:
         return False
     terms = [point.terms[0] for point in points]
     pairs = zip(terms[::2], terms[1::2], strict=True)
-    return all(one.seed == other.seed and one.coefficient == -other.coefficient for one, other in pairs)
+    return all(one.seed == other.seed and 0.0 != one.coefficient == -other.coefficient for one, other in pairs)
 
 
 def perturbed(

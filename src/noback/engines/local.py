@@ -175,7 +175,8 @@ class Local:
         if self._graphs is None:
             return scores
         logits = torch.stack(scores)
-        self._meanwhile()
+        with torch.inference_mode(mode=False):  # what is made there is for anyone
+            self._meanwhile()
         return list(logits.cpu())  # the one moment of a step that waits for the GPU
 
     def _take_less(self, probes: int, examples: int, error: Exception) -> None:

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+_HELD = 4  # masks: a model has one a kind of layer, or one a layer, which is used once
+
 
 class AdditiveMasks(TorchFunctionMode):
     """While active, a yes-or-no mask becomes 0 and minus infinity the first time that a layer's attention is given it.
@@ -34,6 +36,8 @@ class AdditiveMasks(TorchFunctionMode):
     def _additive(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
         key = mask.data_ptr(), mask.shape, mask.stride(), dtype
         if key not in self._made:
+            if len(self._made) == _HELD:
+                self._made.pop(next(iter(self._made)))
             made = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))
             self._made[key] = mask, made
         return self._made[key][1]

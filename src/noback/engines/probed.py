@@ -7,7 +7,7 @@ is scored and put back after. The model's tree, its names and its tensors stay a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, TypeGuard, TypeVar
 
@@ -49,9 +49,9 @@ class Probes:
         self._only: int | None = None  # within a module that takes the probes one by one, the one in hand
         self._small: dict[str, Tensor] = {}  # tensors that were perturbed together beforehand: [points, *shape]
         self._used: list[str] = []  # whole tensors in the order in which the first forward perturbed them
-        self._groups: dict[str, tuple[str, ...]] = {}  # those that one launch perturbs, by each of their names
+        self._groups: dict[str, tuple[str, ...]] = {}  # those that are perturbed together, by each of their names
         self._ready: dict[str, Tensor] = {}  # those of a group whose turn has not come yet
-        self._scaling: set[nn.Module] = set()  # modules that were seen to take the vectors of all probes at once
+        self._scaling: dict[nn.Module, bool] = {}  # whether modules were seen to take the vectors of all probes at once
         self._examples = 0
         self._moving = False
         self._watch: Watch | None = Watch(self._names)
@@ -182,26 +182,44 @@ class Probes:
         """A norm of the model's own kind: its forward, once, with the vectors of all probes in place of its own.
 
         Rows are [probes, rows, width] there and vectors [probes, 1, width], so that each probe's rows meet its own.
-        That is done only where the first forward saw it give what the probes give one by one.
+        That is done only where it was seen to give what vectors give one by one.
         """
         plain = not kwargs and len(args) == 1 and isinstance(args[0], Tensor)
-        if plain and module in self._scaling:
-            return self._at_once(module, forward, args[0])
-        found = self._split(module, forward, *args, **kwargs)
-        if plain and self._watch is not None:
-            with suppress(RuntimeError, TypeError, ValueError):  # the module does something else with its vectors
-                together = self._at_once(module, forward, args[0])
-                if _is_close(together, found):
-                    self._scaling.add(module)
-                    return together  # a run that goes on from here gives what one that never stopped gives
-        return found
+        if not plain or not self._is_scaling(module, forward, args[0]):
+            return self._split(module, forward, *args, **kwargs)
+        x = self._spread(args[0]) if self._is_shared(args[0]) else args[0]
+        vectors = {key: self._seen(tensor) for key, tensor in own_tensors(module).items()}
+        return _at_once(module, forward, x, vectors)
 
-    def _at_once(self, module: nn.Module, forward: Forward, x: Tensor) -> Tensor:
-        x = self._spread(x)
-        vectors = {key: self._seen(tensor)[:, None] for key, tensor in own_tensors(module).items()}
-        with holding(module, vectors):
-            y: Tensor = forward(x.reshape(self._count, -1, x.shape[-1]))
-        return y.view(x.shape)
+    def _is_scaling(self, module: nn.Module, forward: Forward, x: Tensor) -> bool:
+        """Whether the module was seen to take vectors at once; the first forward sees all its uses."""
+        if self._watch is None and module in self._scaling:
+            return self._scaling[module]
+        if x.is_cuda and torch.cuda.is_current_stream_capturing():
+            return False
+        self._scaling[module] = self._scaling.get(module, True) and self._takes_vectors(module, forward, x)
+        return self._scaling[module]
+
+    def _takes_vectors(self, module: nn.Module, forward: Forward, x: Tensor) -> bool:
+        """Whether rows of two probes whose vectors are far apart come out as those of each by itself."""
+        if not self._is_shared(x) and len(x) % (self._count * self._examples):
+            return False
+        rows = x if self._is_shared(x) else x.chunk(self._count)[0]
+        rows = torch.cat([rows, rows]) if len(rows) == 1 else rows  # so that one row's place is not all places
+        apart = []
+        with torch._C.DisableTorchFunction():  # not a use of the tuned tensors as they stand
+            own = {key: tensor.detach() for key, tensor in own_tensors(module).items()}
+            further = {key: one + torch.linspace(0.5, 1.5, len(one)).to(one) for key, one in own.items()}
+        try:
+            for vectors in (own, further):
+                with holding(module, vectors):
+                    apart.append(forward(rows))
+            both = {key: torch.stack([own[key], further[key]]) for key in own}
+            return _is_close(_at_once(module, forward, torch.cat([rows, rows]), both), torch.cat(apart))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # noqa: BLE001 (whatever it does with its vectors, it is something else)
+            return False
 
     def _split(self, module: nn.Module, forward: Forward, *args: Any, **kwargs: Any) -> Any:
         """Any other module: its part of the batch for each probe with that probe's weights, then joined."""
@@ -236,7 +254,7 @@ class Probes:
         return found if rows is None else found[:, rows]
 
     def _in_its_group(self, name: str) -> Tensor:
-        """A whole tensor at all points; the small ones that come next in the same launch."""
+        """A whole tensor at all points; with it, small ones that come next."""
         if self._watch is not None:
             self._used.append(name)
         elif len(self._used) > _YOUNG and name == self._used[_YOUNG]:
@@ -300,6 +318,13 @@ def _is_fast(x: Tensor, weight: Tensor) -> bool:
     """Whether one launch can norm the rows of all probes: weight [probes, width] of the rows' own type."""
     known = x.is_cuda and weight.dim() == 2 and weight.stride(1) == 1 and x.dtype == weight.dtype
     return known and weight.shape[1] <= _WIDEST_NORM and why_no_triton() is None
+
+
+def _at_once(module: nn.Module, forward: Forward, x: Tensor, vectors: Mapping[str, Tensor]) -> Tensor:
+    """A module's forward over the rows of several probes, probe-major, with their vectors [probes, width]."""
+    with holding(module, {key: tensor[:, None] for key, tensor in vectors.items()}):
+        y: Tensor = forward(x.reshape(len(next(iter(vectors.values()))), -1, x.shape[-1]))
+    return y.view(x.shape)
 
 
 def _is_close(one: Tensor, other: Tensor) -> bool:
