@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from noback.engines import STILL, Local, Plain
-from noback.engines.probed import is_conv1d
+from noback.engines.units import is_conv1d
 from noback.tasks import Task
 from noback.tasks.data import Example
 from noback.tasks.spec import load_spec, spec_of

@@ -19,8 +19,8 @@ from torch.utils import _pytree as pytree
 
 from noback.engines.displaced import TensorNames
 from noback.engines.prefixes import Layout, Tree, layout_that_pays
-from noback.engines.probed import replaced_forward
 from noback.engines.readout import base_of
+from noback.engines.units import replaced_forward
 from noback.tasks import Batch
 
 # What may be done once, by the word of the option: prefixes, layers.
