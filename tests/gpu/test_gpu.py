@@ -25,6 +25,9 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here"),
 ]
 if torch.cuda.is_available():
+    from torch.nn.functional import scaled_dot_product_attention
+
+    from noback.engines.attention_triton import attention, can_attend
     from noback.engines.norm_triton import layer_norm
 
 SEED, OTHER_SEED = 0x123456789ABCDEF0, 0xFFFFFFFFFFFFFFF1
@@ -219,6 +222,33 @@ def test_a_norm_of_all_probes_is_that_of_each(dtype, width, biased):
         expected = torch.nn.functional.layer_norm(part, [width], scale[probe], shift[probe] if biased else None, 1e-5)
         allowed = 1e-5 if dtype is torch.float32 else 2e-2
         assert torch.allclose(found[2 * probe : 2 * probe + 2], expected, atol=allowed, rtol=allowed)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize(
+    ("heads", "tokens", "width"), [(16, 48, 64), (3, 5, 16), (2, 17, 32), (2, 64, 64), (1, 33, 128)]
+)
+def test_attention_over_short_rows_is_torchs(dtype, heads, tokens, width):
+    made = torch.Generator(device="cuda").manual_seed(0)
+    mixed = torch.randn((4, tokens, 3, heads, width), generator=made, device="cuda")
+    exact = [part.transpose(1, 2) for part in mixed.unbind(2)]
+    given = [part.transpose(1, 2) for part in mixed.to(dtype).unbind(2)]
+    seen = torch.rand((4, 1, 1, tokens), generator=made, device="cuda") > 0.3
+    seen[..., 0] = True
+    mask = torch.zeros((4, 1, tokens, tokens), dtype=dtype, device="cuda").masked_fill_(~seen, float("-inf"))
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        for chosen, causal in ((None, False), (None, True), (mask, False), (mask[:1], False)):
+            assert can_attend(*given, chosen)
+            found = attention(*given, chosen, width**-0.5, causal=causal)
+            exact_mask = None if chosen is None else chosen.float()
+            expected = scaled_dot_product_attention(*exact, attn_mask=exact_mask, is_causal=causal)
+            torch.testing.assert_close(found.float(), expected, atol=3e-2, rtol=3e-2)
+            assert found.transpose(1, 2).is_contiguous()
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert can_attend(*given, None) is (dtype is torch.bfloat16)  # float32 as it is stays torch's
 
 
 def drawn(run):

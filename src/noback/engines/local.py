@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from noback.engines.attending import Attending
 from noback.engines.displaced import Displaced, TensorNames, standing_at
 from noback.engines.generation import Writing
 from noback.engines.graphs import Graphs
 from noback.engines.loading import model_limit
-from noback.engines.masks import AdditiveMasks
 from noback.engines.probed import Probes
 from noback.engines.readout import by_example, readout_for, readout_of, without_cache
 from noback.engines.room import GpuMemory, Room, Size
@@ -320,7 +320,7 @@ class Local:
         copied = {name: _copies(tensor, 1 if below else probes) for name, tensor in _plain(inputs).items()}
         readout = readout_for(inputs.get(TARGETS), self._model, self._readout)
         above = widened(self._sharing.layers[below:], rows, probes) if below else nullcontext()
-        masks = nullcontext() if self._graphs is None else AdditiveMasks()
+        masks = nullcontext() if self._graphs is None else Attending()
         with self._probes.at(points, rows), above, readout.reading(positions), masks:
             logits = self._model(**copied, **self._settings).logits
         return readout.label_logits(by_row(logits, inputs.get(BACK), probes))

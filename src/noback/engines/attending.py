@@ -1,7 +1,8 @@
-"""Attention masks made additive once a forward."""
+"""Attention in a GPU's forward: short rows in a kernel of their own, and masks made additive once."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,13 +11,17 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from noback.directions.on_gpu import why_no_triton
+
 _HELD = 4  # masks: a model has one a kind of layer, or one a layer, which is used once
+_KNOWN = {"attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"}
 
 
-class AdditiveMasks(TorchFunctionMode):
+class Attending(TorchFunctionMode):
     """While active, a yes-or-no mask becomes 0 and minus infinity the first time that a layer's attention is given it.
 
-    PyTorch does the same to it in every layer, in three launches.
+    PyTorch does the same to it in every layer, in three launches. Rows that are short go to a kernel that does not pad
+    them to long tiles.
     """
 
     def __init__(self) -> None:
@@ -31,6 +36,13 @@ class AdditiveMasks(TorchFunctionMode):
             query, mask = args[0] if args else kwargs["query"], kwargs.get("attn_mask")
             if mask is not None and mask.dtype == torch.bool:
                 kwargs = {**kwargs, "attn_mask": self._additive(mask, query.dtype)}
+            if (
+                len(args) == 3
+                and set(kwargs) <= _KNOWN
+                and not kwargs.get("dropout_p")
+                and not kwargs.get("enable_gqa")
+            ):
+                return _attended(args, kwargs)
         return func(*args, **kwargs)
 
     def _additive(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -41,3 +53,15 @@ class AdditiveMasks(TorchFunctionMode):
             made = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))
             self._made[key] = mask, made
         return self._made[key][1]
+
+
+def _attended(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    query, key, value = args
+    mask, scale = kwargs.get("attn_mask"), kwargs.get("scale")
+    if query.is_cuda and why_no_triton() is None:
+        from noback.engines.attention_triton import attention, can_attend
+
+        if can_attend(query, key, value, mask):
+            scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+            return attention(query, key, value, mask, scale, causal=bool(kwargs.get("is_causal")))
+    return F.scaled_dot_product_attention(*args, **kwargs)
