@@ -16,6 +16,7 @@ from noback.engines.attending import Attending
 from noback.engines.displaced import Displaced, TensorNames, standing_at
 from noback.engines.generation import Writing
 from noback.engines.graphs import Graphs
+from noback.engines.last import last_layer, only_at
 from noback.engines.loading import model_limit
 from noback.engines.probed import Probes
 from noback.engines.readout import by_example, readout_for, readout_of, without_cache
@@ -72,6 +73,8 @@ class Local:
         self._padding = getattr(model.config, "pad_token_id", None) or 0
         self._checked = False  # whether a displaced forward was seen to equal the same points one by one
         self.point_by_point = False  # the model does not take probes side by side
+        self._last = last_layer(model, self._names)
+        self._in_part = False  # whether that layer was seen to give the same where it is computed for what is read only
         self._stood = False  # whether held tensors were seen to write what a point writes under `Displaced`
         # Captured forwards want few shapes, and trees come in many: a GPU shares nothing yet.
         self._sharing = Sharing(model, self._names, "none" if self._graphs is not None else share)
@@ -145,18 +148,9 @@ class Local:
         size = Size(1 if self.point_by_point else probes, rows, tokens, _moving(points))
         tried = self._room.trial(size, examples)
         if tried:
-            self._try(batch.part(slice(0, tried)), points[:probes])
+            self._tried(batch.part(slice(0, tried)), points[:probes])  # only to see what it takes
         held, examples = self._room.fitting(size, examples)
         return (probes if self.point_by_point else held), examples
-
-    def _try(self, batch: Batch, points: Sequence[Move]) -> None:
-        """Run a part of a first forward only to see what it takes."""
-        try:
-            self._probed(batch, points)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:  # noqa: BLE001 (the first displaced pass finds out what to do about it)
-            return
 
     def _watched(
         self, inputs: Mapping[str, Tensor], points: Sequence[Move], at_once: int
@@ -237,7 +231,7 @@ class Local:
         except Exception:  # noqa: BLE001 (whatever went wrong, the plain way serves)
             found = []
         plain = self._probed(batch, points)
-        agree = bool(found) and all(self._close(*pair) for pair in zip(found, plain, strict=True))
+        agree = self._agree(found, plain)
         if not agree:
             self._say(f"{type(self._model).__name__} does not share {plan}; it is scored the plain way")
         return agree
@@ -255,20 +249,31 @@ class Local:
         # A first dimension that is not points x rows, or a multiple, raises; tokens must not be such by chance.
         tokens = next(iter(self._inputs(batch).values())).shape[1]
         seen = batch.part(slice(0, -1)) if tokens % (len(points) * batch.rows) == 0 and len(batch) > 1 else batch
-        try:
-            together = self._probed(seen, points)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:  # noqa: BLE001 (whatever went wrong, the plain way decides)
-            together = []
-        alone = self._alone(seen, points)
-        agree = bool(together) and all(self._close(*pair) for pair in zip(together, alone, strict=True))
+        self._in_part = self._last is not None
+        together, alone = self._tried(seen, points), self._alone(seen, points)
+        agree = self._agree(together, alone)
+        if self._in_part and not agree:
+            self._in_part = False
+            together = self._tried(seen, points)
+            agree = self._agree(together, alone)
         self.point_by_point = not agree or bool(self._probes.used_outside)
         self._checked = True
         if seen is not batch or self._sharing.active:
             # What every later pass gives, to the bit: a run resumed here must go on as one that never stopped.
             return self._pass(batch, points)
         return alone if self.point_by_point else together
+
+    def _tried(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
+        """All points in one forward; nothing where the model does not take them."""
+        try:
+            return self._probed(batch, points)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # noqa: BLE001 (whatever went wrong, the plain way decides)
+            return []
+
+    def _agree(self, found: Sequence[Tensor], plain: Sequence[Tensor]) -> bool:
+        return bool(found) and all(self._close(*pair) for pair in zip(found, plain, strict=True))
 
     def _close(self, one: Tensor, other: Tensor) -> bool:
         """Whether two scores differ by the rounding of the weights' type, or of a GPU's products, only."""
@@ -320,8 +325,13 @@ class Local:
         copied = {name: _copies(tensor, 1 if below else probes) for name, tensor in _plain(inputs).items()}
         readout = readout_for(inputs.get(TARGETS), self._model, self._readout)
         above = widened(self._sharing.layers[below:], rows, probes) if below else nullcontext()
+        part = (
+            only_at(self._last, positions)
+            if self._last is not None and self._in_part and readout.of_some
+            else nullcontext()
+        )
         masks = nullcontext() if self._graphs is None else Attending()
-        with self._probes.at(points, rows), above, readout.reading(positions), masks:
+        with self._probes.at(points, rows), part, above, readout.reading(positions), masks:
             logits = self._model(**copied, **self._settings).logits
         return readout.label_logits(by_row(logits, inputs.get(BACK), probes))
 

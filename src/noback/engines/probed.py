@@ -81,6 +81,8 @@ class Probes:
         """Within, the model takes len(points) * examples rows, and each unit gives each probe its own weights."""
         self._points, self._examples, self._only = points, examples, None
         self._moving = any(point.terms for point in points)
+        if self._watch is not None:
+            self._used.clear()  # those of a forward that failed
         self._small = self._weights.small(points) if self._moving else {}
         self._groups = self._weights.groups(self._used, len(points)) if self._moving else {}
         try:

@@ -23,6 +23,11 @@ class Readout(Protocol):
         """The output rows that are wanted of a plain linear module."""
         ...
 
+    @property
+    def of_some(self) -> bool:
+        """Whether the positions that it is given are all that is read of a model's last layer."""
+        ...
+
     def reading(self, mask_positions: Tensor) -> AbstractContextManager[None]:
         """Within, the model is run."""
         ...
@@ -55,6 +60,7 @@ class HeadLogits:
     """A classifier's logits are label logits already."""
 
     rows: Mapping[nn.Module, Tensor] = {}
+    of_some = False
 
     def reading(self, _mask_positions: Tensor) -> AbstractContextManager[None]:
         """Nothing changes."""
@@ -72,6 +78,8 @@ class LabelWords:
     mask position (a causal model's last token) before the head sees it, and the decoder is asked for the label
     words' rows.
     """
+
+    of_some = True
 
     def __init__(self, model: Any, word_ids: Sequence[int]) -> None:
         self._base = base_of(model)
@@ -100,6 +108,7 @@ class Continuations:
     """
 
     rows: Mapping[nn.Module, Tensor] = {}
+    of_some = True
 
     def __init__(self, model: Any, targets: Tensor) -> None:
         """`targets`: the tokens that are scored, [rows, tokens of the longest]; -1 beyond a continuation's end."""
@@ -136,6 +145,12 @@ def base_of(model: Any) -> nn.Module:
         raise InputError(f"{type(model).__name__} is no language model with a head of its own")
     decoder = model.get_decoder()  # OPT's head reads a part of the base model
     return decoder if any(part is decoder for part in base.modules()) else base
+
+
+def layers_of(model: Any) -> list[nn.Module]:
+    """The layers of a language model, first to last: the first list of modules below its head."""
+    found = (part for part in base_of(model).modules() if isinstance(part, nn.ModuleList) and len(part) > 0)
+    return list(next(found, []))
 
 
 @contextmanager

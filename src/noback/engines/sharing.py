@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from noback.engines.displaced import TensorNames
 from noback.engines.prefixes import Layout, Tree, layout_that_pays
-from noback.engines.readout import base_of
+from noback.engines.readout import layers_of
 from noback.engines.units import replaced_forward
 from noback.tasks import Batch
 
@@ -81,7 +81,7 @@ class Sharing:
         self._prefixes = causal and prefixes and sees_all(model)
         first = model.get_input_embeddings().weight if causal else torch.empty((1, 1))
         self._width, self._dtype = first.shape[-1], first.dtype
-        found = _layers(model) if causal and layers else []
+        found = layers_of(model) if causal and layers else []
         self.layers, self._below = found, _untuned(model, found, names)
 
     @property
@@ -180,12 +180,6 @@ def sees_all(model: Any) -> bool:
     if kinds is not None:
         return set(kinds) == {"full_attention"}
     return getattr(config, "sliding_window", None) is None
-
-
-def _layers(model: Any) -> list[nn.Module]:
-    """The layers of a model, first to last: the first list of modules below its head."""
-    found = (part for part in base_of(model).modules() if isinstance(part, nn.ModuleList) and len(part) > 0)
-    return list(next(found, []))
 
 
 def _untuned(model: Any, layers: Sequence[nn.Module], names: TensorNames) -> int:

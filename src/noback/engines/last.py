@@ -1,0 +1,165 @@
+"""The last layer where it is read: all tokens give it keys and values, and only those that a head reads go on.
+
+A forward of the layer over all tokens ends at its attention. A second one is given the tokens that are read, and its
+attention the queries of these with the keys, values and mask of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from noback.engines.displaced import TensorNames
+from noback.engines.readout import layers_of
+from noback.engines.units import Forward, is_lora, replaced_forward
+
+_MOST = 0.5  # the share of a row's tokens beyond which all are computed
+
+
+def last_layer(model: Any, names: TensorNames) -> nn.Module | None:
+    """The layer that may be computed in part; none where a model has no such layer, or it is probed as a whole."""
+    if getattr(model.config, "is_encoder_decoder", False) or model.base_model is model:
+        return None
+    layers = layers_of(model)
+    return layers[-1] if layers and all(_is_leaf(part) for part in _owners(layers[-1], names)) else None
+
+
+@contextmanager
+def only_at(layer: nn.Module, positions: Tensor) -> Iterator[None]:
+    """Within, a layer's output is right at the positions [rows] or [rows, several], and zero elsewhere."""
+    forward, places = layer.forward, positions.view(len(positions), -1)
+
+    def cut(*args: Any, **kwargs: Any) -> Any:
+        hidden = args[0] if args and isinstance(args[0], Tensor) else places
+        known = hidden.dim() == 3 and len(hidden) == len(places)
+        if not known or places.shape[1] > _MOST * hidden.shape[1]:
+            return forward(*args, **kwargs)
+        return _Parts(layer, places, hidden.shape[1])(forward, args, kwargs)
+
+    with replaced_forward(layer, cut):
+        yield
+
+
+class _Reached(Exception):
+    """The attention of a layer, and what it was given."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.args_given, self.kwargs = args, dict(kwargs)
+
+
+class _Attention(TorchFunctionMode):
+    """While active, a function stands in for attention."""
+
+    def __init__(self, instead: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self._instead = instead
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        return (self._instead if func is F.scaled_dot_product_attention else func)(*args, **(kwargs or {}))
+
+
+class _Parts:
+    """One forward of a layer in its two parts."""
+
+    def __init__(self, layer: nn.Module, places: Tensor, tokens: int) -> None:
+        self._layer, self._places, self._tokens = layer, places, tokens
+        self._rows = torch.arange(len(places), device=places.device)[:, None]
+        # What the modules gave for all tokens, in turn, so that none is asked again for some of them.
+        self._gave: dict[nn.Module, list[Any]] = {}
+        self._first = True
+
+    def __call__(self, forward: Forward, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        with self._modules_remembered():
+            try:
+                with _Attention(_reached):
+                    return forward(*args, **kwargs)  # attention is computed by something else: all is done
+            except _Reached as reached:
+                given = reached
+            self._first = False
+            some_args, some_kwargs = pytree.tree_map(self._some, (args, kwargs))
+            with _Attention(self._attention(*given.args_given, **given.kwargs)):
+                found = forward(*some_args, **some_kwargs)
+        return pytree.tree_map(self._spread, found)
+
+    @contextmanager
+    def _modules_remembered(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for part in self._layer.modules():
+                if part._parameters and _is_leaf(part):
+                    stack.enter_context(replaced_forward(part, self._remembered(part, part.forward)))
+            yield
+
+    def _remembered(self, module: nn.Module, forward: Forward) -> Forward:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            gave = self._gave.setdefault(module, [])
+            if not self._first:
+                known = gave.pop(0) if gave else None
+                return forward(*args, **kwargs) if known is None else self._some(known)
+            output = forward(*args, **kwargs)
+            gave.append(output if self._is_of_all(output) and output.dim() == 3 else None)
+            return output
+
+        return run
+
+    def _attention(self, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **kwargs: Any) -> Callable[..., Tensor]:
+        names = ("attn_mask", "dropout_p", "is_causal")
+        options = {**dict(zip(names, rest, strict=False)), **kwargs}
+        mask, causal = options.pop("attn_mask", None), options.pop("is_causal", False)
+        if mask is not None and mask.shape[-2] > 1:
+            heads = mask.shape[-3] if mask.dim() > 2 else 1
+            of_rows = mask.expand(len(query), heads, *mask.shape[-2:])
+            mask = of_rows[self._rows, :, self._places].transpose(1, 2)
+        elif causal:
+            if key.shape[-2] != self._tokens:
+                raise ValueError("a causal layer attends to more than its tokens")
+            mask = (torch.arange(self._tokens, device=key.device) <= self._places[:, :, None])[:, None]
+
+        def attention(some: Tensor, *_: Any, **__: Any) -> Tensor:
+            if some.shape != (*query.shape[:2], self._places.shape[1], query.shape[3]):
+                raise ValueError(f"queries of shape {tuple(some.shape)} are not those of the tokens that are read")
+            return F.scaled_dot_product_attention(some, key, value, attn_mask=mask, **options)
+
+        return attention
+
+    def _is_of_all(self, value: Any) -> bool:
+        """Whether a tensor has all tokens of all rows, or of one that stands for all."""
+        known = isinstance(value, Tensor) and value.dim() > 1 and value.shape[1] == self._tokens
+        return known and len(value) in (1, len(self._places))
+
+    def _some(self, value: Any) -> Any:
+        """A tensor at the tokens that are read."""
+        if not self._is_of_all(value):
+            return value
+        return value[self._rows if len(value) > 1 else torch.zeros_like(self._rows), self._places]
+
+    def _spread(self, value: Any) -> Any:
+        """[rows, tokens that are read, width] as that of all tokens."""
+        if not (isinstance(value, Tensor) and value.shape[:2] == self._places.shape):
+            return value
+        whole = value.new_zeros(len(value), self._tokens, *value.shape[2:])
+        whole[self._rows, self._places] = value
+        return whole
+
+
+def _reached(*args: Any, **kwargs: Any) -> Tensor:
+    raise _Reached(args, kwargs)
+
+
+def _owners(layer: nn.Module, names: TensorNames) -> Sequence[nn.Module]:
+    """The modules of a layer that own a tuned tensor themselves."""
+    return [part for part in layer.modules() if any(one in names for one in part._parameters.values())]
+
+
+def _is_leaf(module: nn.Module) -> bool:
+    """Whether all tensors of a module are its own, or it is one linear with a LoRA."""
+    return is_lora(module) or not any(True for child in module.children() for _ in child.parameters())

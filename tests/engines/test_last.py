@@ -1,0 +1,136 @@
+"""The last layer where it is read: the twin's scores, for few tokens; a layer that cannot be cut is computed whole."""
+
+import pytest
+import torch
+from torch import nn
+
+from noback.adapters import Prefix
+from noback.engines import Local, Plain
+from noback.engines.displaced import TensorNames
+from noback.engines.last import last_layer, only_at
+from noback.engines.readout import layers_of
+from noback.weights import Weights
+from tests.conftest import tiny_causal, tiny_model, weights_of
+from tests.engines.test_causal import BATCHES, KINDS, POINTS
+
+MASKED = ["bert", "roberta", "distilbert", "electra", "modernbert"]
+
+
+def masked(kind):
+    model = tiny_model(kind)
+    model.set_attn_implementation("sdpa")
+    return model
+
+
+def tokens_seen(layer):
+    """How many tokens each module of a layer was given, in turn."""
+    seen = []
+    for part in layer.modules():
+        if isinstance(part, nn.Linear) or type(part).__name__ == "Conv1D":
+            part.register_forward_pre_hook(lambda _, given: seen.append(given[0].numel() // given[0].shape[-1]))
+    return seen
+
+
+def check(model, batch, word_ids):
+    weights = weights_of(model)
+    first, last = (tokens_seen(layers_of(model)[place]) for place in (0, -1))
+    engine = Local(model, weights, word_ids, share="none")
+    engine.score(batch, POINTS)
+    first.clear(), last.clear()
+    found = engine.score(batch, POINTS)
+    assert not engine.point_by_point
+    rows, tokens = len(POINTS) * batch.rows, batch.inputs["input_ids"].shape[1]
+    places = batch.mask_positions.view(batch.rows, -1).shape[1]
+    assert 2 * places <= tokens
+    assert {first[0], first[-1], last[0]} == {rows * tokens}
+    assert last[-1] == rows * places
+    expected = Plain(model, weights, word_ids).score(batch, POINTS)
+    for ours, twins in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, twins, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", MASKED)
+def test_masked_models_compute_their_last_layer_at_the_mask(kind, small_task):
+    check(masked(kind), small_task.batch(0, 5, 0), small_task.word_ids)
+
+
+@pytest.mark.parametrize("read", BATCHES)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "mixtral"])  # whose experts are no linears
+def test_causal_models_compute_their_last_layer_where_words_and_continuations_are_read(kind, read, tokenizer):
+    check(tiny_causal(kind), *BATCHES[read](tokenizer))
+
+
+def test_experts_see_few_tokens_too(tokenizer):
+    model = tiny_causal("mixtral")
+    batch, word_ids = BATCHES["words"](tokenizer)
+    engine, seen = Local(model, weights_of(model), word_ids, share="none"), []
+    layers_of(model)[-1].mlp.register_forward_pre_hook(lambda _, given: seen.append(tuple(given[0].shape[:2])))
+    engine.score(batch, POINTS)
+    seen.clear()
+    engine.score(batch, POINTS)
+    assert seen == [(len(POINTS) * batch.rows, 1)]
+
+
+class Mixing(nn.Module):
+    """A layer after whose attention tokens still see one another."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, hidden, **kwargs):
+        found = self.layer(hidden, **kwargs)
+        return found + found.mean(dim=1, keepdim=True)
+
+
+def test_a_layer_that_mixes_tokens_elsewhere_is_found_out_and_computed_whole(tokenizer):
+    model = tiny_causal("llama")
+    model.model.layers[-1] = Mixing(model.model.layers[-1])
+    batch, word_ids = BATCHES["words"](tokenizer)
+    weights = weights_of(model)
+    engine = Local(model, weights, word_ids, share="none")
+    for _ in range(2):
+        found = engine.score(batch, POINTS)
+        assert not engine._in_part
+        assert not engine.point_by_point
+        for ours, twins in zip(found, Plain(model, weights, word_ids).score(batch, POINTS), strict=True):
+            torch.testing.assert_close(ours, twins, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("kind", ["llama", "roberta"])
+def test_a_layer_is_what_it_is_at_the_positions_and_its_own_again_after(kind, attention):
+    model = tiny_causal(kind) if kind == "llama" else masked(kind)
+    model.set_attn_implementation(attention)
+    ids, positions = torch.arange(24).view(2, 12) + 5, torch.tensor([[3, 7], [11, 11]])
+    base, rows = model.base_model, torch.arange(2)[:, None]
+    (layer,) = layers_of(model)[-1:]
+    given = []
+    layer.register_forward_hook(lambda _, __, output: given.append(output[0] if isinstance(output, tuple) else output))
+    with torch.no_grad():
+        base(input_ids=ids)
+        with only_at(layer, positions):
+            base(input_ids=ids)
+        base(input_ids=ids)
+    whole, part, after = given
+    torch.testing.assert_close(part[rows, positions], whole[rows, positions], atol=1e-6, rtol=1e-6)
+    assert bool((part[0, 0] == 0).all()) is (attention == "sdpa")  # what torch's function does not do is not cut
+    assert torch.equal(after, whole)
+
+
+def test_positions_that_are_most_of_the_tokens_or_of_other_rows_leave_a_layer_whole():
+    class Layer(nn.Module):
+        def forward(self, hidden):
+            return nn.functional.scaled_dot_product_attention(*[hidden[:, None]] * 3)[:, 0]
+
+    layer, hidden = Layer(), torch.randn(2, 4, 8)
+    whole = layer(hidden)
+    for places, same in (([[0, 1, 2]] * 2, True), ([[0]] * 3, True), ([[0]] * 2, False)):
+        with only_at(layer, torch.tensor(places)):
+            assert torch.equal(layer(hidden), whole) is same
+
+
+def test_attention_that_is_probed_as_a_whole_is_not_cut():
+    model = tiny_causal("llama")
+    tuned = Prefix(tokens=2).attach(model, (), 0)
+    assert last_layer(model, TensorNames(model.named_parameters(), Weights(tuned, "normal"))) is None
