@@ -106,24 +106,31 @@ class Weights:
         sweeps = self._gpu()
         return self._by_name(sweeps.small(sweeps.placed(points)))
 
-    def groups(self, names: Sequence[str], points: int) -> dict[str, tuple[str, ...]]:
-        """Small tensors that are used one after the other and can be perturbed together, by each name."""
+    def groups(
+        self, names: Sequence[str], points: int, together: Sequence[Sequence[str]] = ()
+    ) -> dict[str, tuple[str, ...]]:
+        """Small tensors that are used one after the other and can be perturbed together, by each name.
+
+        The tensors of each set in `together` go with one another if they can, in this object's order, whatever they
+        take.
+        """
         sweeps, parts = None if self.device.type == "cpu" else self._gpu(), list(self._tensors)
+        sets = {name: tuple(sorted(names, key=parts.index)) for names in together for name in names}
         found: list[list[str]] = [[]]
         held, dtype = 0, None  # of the last group
-        for name in dict.fromkeys(names):  # a model may use a tensor more than once
-            now = self._tensors[name]
-            needed = points * now.nbytes
-            alone = sweeps is not None and not sweeps.can_group(parts.index(name))
+        for some in dict.fromkeys(sets.get(name, (name,)) for name in names):  # a model may use a tensor more than once
+            tensors = [self._tensors[name] for name in some]
+            needed = points * sum(tensor.nbytes for tensor in tensors)
+            alone = sweeps is not None and not all(sweeps.can_group(parts.index(name)) for name in some)
             if alone or needed > _GROUPED // 2:
-                found.append([])
+                found += [[] if alone else list(some), []]
                 held = 0
                 continue
-            if found[-1] and (now.dtype != dtype or held + needed > _GROUPED):
+            if found[-1] and (tensors[0].dtype != dtype or held + needed > _GROUPED):
                 found.append([])
                 held = 0
-            found[-1].append(name)
-            held, dtype = held + needed, now.dtype
+            found[-1] += some
+            held, dtype = held + needed, tensors[0].dtype
         groups = [tuple(group) for group in found if len(group) > 1]
         if sweeps is not None:
             for group in groups:

@@ -249,6 +249,8 @@ class Local:
         # A first dimension that is not points x rows, or a multiple, raises; tokens must not be such by chance.
         tokens = next(iter(self._inputs(batch).values())).shape[1]
         seen = batch.part(slice(0, -1)) if tokens % (len(points) * batch.rows) == 0 and len(batch) > 1 else batch
+        if self._graphs is not None and self._probes.learning:
+            self._tried(seen, points)  # what is checked is what later forwards do
         self._in_part = self._last is not None
         together, alone = self._tried(seen, points), self._alone(seen, points)
         agree = self._agree(together, alone)
