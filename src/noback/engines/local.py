@@ -250,7 +250,8 @@ class Local:
         tokens = next(iter(self._inputs(batch).values())).shape[1]
         seen = batch.part(slice(0, -1)) if tokens % (len(points) * batch.rows) == 0 and len(batch) > 1 else batch
         if self._graphs is not None and self._probes.learning:
-            self._tried(seen, points)  # what is checked is what later forwards do
+            self._tried(seen, points)  # what is checked is what later forwards do,
+            self._graphs.forget()  # and none is captured before it ran once
         self._in_part = self._last is not None
         together, alone = self._tried(seen, points), self._alone(seen, points)
         agree = self._agree(together, alone)
