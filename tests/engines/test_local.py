@@ -198,7 +198,7 @@ def test_tensors_perturbed_together_are_let_go_where_a_forward_fails(small_task,
     model = tiny_model("roberta")
     weights, batch, together = weights_of(model), batch_of(small_task), []
 
-    def groups(names, _points, _together):
+    def groups(names, _points):
         cut = [tuple(names[begin : begin + 8]) for begin in range(0, len(names), 8)]
         return {name: group for group in cut for name in group}
 

@@ -114,7 +114,10 @@ class Probes:
 
     def _grouped(self, points: int) -> dict[str, tuple[str, ...]]:
         """The tensors that are perturbed together, those of siblings side by side."""
-        largest = max((self._weights.tensors[name].nbytes for name in self._used), default=0)
+        if not self._fuses:
+            return self._weights.groups(self._used, points)
+        tensors = self._weights.tensors
+        largest = max((tensors[name].nbytes for name in self._used), default=0)
         sets = self._siblings.sets(max(largest, _LITTLE))  # so that a set takes no more memory than one tensor does
         names = [[self._names[module.weight] for module in some] for some in sets]
         return self._weights.groups(self._used, points, names)
