@@ -44,15 +44,17 @@ CASES = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sst2", type=Path, metavar="FOLDER")
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=9, help="steps of a batch of 64; smaller ones have more")
     arguments = parser.parse_args()
     task = {"task": "sst2-causal", "data": str(arguments.sst2)} if arguments.sst2 else {"task": "reviews-causal"}
     base = noback.RunConfig(model="mini-causal", shots=64, test_limit=8, **task)
     cases = []
     for name, (ways, more) in CASES.items():
-        cases.append({"case": name, **timed(ways, dataclasses.replace(base, **more), arguments.rounds)})
+        config = dataclasses.replace(base, **more)
+        rounds = arguments.rounds * 64 // config.batch
+        cases.append({"case": name, "rounds": rounds, **timed(ways, config, rounds)})
         print(json.dumps(cases[-1]), flush=True)
-    results = {"machine": machine(), "task": base.task, "model": base.model, "rounds": arguments.rounds, "cases": cases}
+    results = {"machine": machine(), "task": base.task, "model": base.model, "cases": cases}
     (RESULTS / "prefixes.json").write_text(json.dumps(results, indent=2) + "\n")
 
 
