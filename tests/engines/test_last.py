@@ -1,16 +1,24 @@
 """The last layer where it is read: the twin's scores, for few tokens; a layer that cannot be cut is computed whole."""
 
+import gc
+import weakref
+
 import pytest
 import torch
+import transformers
 from torch import nn
 
-from noback.adapters import Prefix
-from noback.engines import Local, Plain
+from noback.adapters import Lora, Prefix
+from noback.engines import STILL, Local, Plain
 from noback.engines.displaced import TensorNames
-from noback.engines.last import last_layer, only_at
+from noback.engines.last import OnlyAt, last_layer
 from noback.engines.readout import layers_of
+from noback.tasks import Task
+from noback.tasks.data import Example
+from noback.tasks.spec import spec_of
 from noback.weights import Weights
 from tests.conftest import tiny_causal, tiny_model, weights_of
+from tests.engines import test_sharing
 from tests.engines.test_causal import BATCHES, KINDS, POINTS
 
 MASKED = ["bert", "roberta", "distilbert", "electra", "modernbert"]
@@ -71,6 +79,46 @@ def test_experts_see_few_tokens_too(tokenizer):
     assert seen == [(len(POINTS) * batch.rows, 1)]
 
 
+@pytest.mark.parametrize("tuned", [weights_of, test_sharing.upper_half], ids=["everything", "upper half"])
+def test_trees_and_shared_layers_are_cut_too(tuned, tokenizer):
+    model = tiny_causal("llama")
+    batch, word_ids = test_sharing.words_batch(tokenizer)
+    engine, last = Local(model, tuned(model), word_ids), tokens_seen(layers_of(model)[-1])
+    engine.score(batch, POINTS)
+    last.clear()
+    engine.score(batch, POINTS)
+    assert engine.tally.cached > 0
+    assert last[-1] < len(POINTS) * batch.rows * 2  # the tokens that are read, and what pads trees to one another
+    assert last[0] > 3 * last[-1]
+
+
+def test_scores_do_not_depend_on_what_was_scored_before(tokenizer):
+    """Or a resumed run, whose first score is another, would not go on as one that never stopped."""
+    model = tiny_causal("llama")
+    batch, word_ids = BATCHES["words"](tokenizer)
+    weights = weights_of(model)
+    first, second = (Local(model, weights, word_ids, share="none") for _ in range(2))
+    still = first.score(batch, [STILL])
+    moved = first.score(batch, POINTS)
+    assert all(torch.equal(*pair) for pair in zip(moved, second.score(batch, POINTS), strict=True))
+    for engine in (first, second):
+        assert torch.equal(engine.score(batch, [STILL])[0], still[0])
+    assert set(first._parts.values()) == {True}
+
+
+def test_a_lora_is_added_to_its_weight_once(tokenizer, monkeypatch):
+    model = tiny_causal("llama")
+    tuned = Lora(rank=2).attach(model, (), 0)
+    batch, word_ids = BATCHES["words"](tokenizer)
+    engine, added = Local(model, Weights(tuned, "normal"), word_ids, share="none"), []
+    engine.score(batch, POINTS)
+    assert engine._parts == {(True, False, False, False): True}
+    plain = torch.baddbmm
+    monkeypatch.setattr(torch, "baddbmm", lambda *args, **kwargs: (added.append(1), plain(*args, **kwargs))[1])
+    engine.score(batch, POINTS)
+    assert len(added) == len([name for name in tuned if "lora_A" in name])
+
+
 class Mixing(nn.Module):
     """A layer after whose attention tokens still see one another."""
 
@@ -91,10 +139,73 @@ def test_a_layer_that_mixes_tokens_elsewhere_is_found_out_and_computed_whole(tok
     engine = Local(model, weights, word_ids, share="none")
     for _ in range(2):
         found = engine.score(batch, POINTS)
-        assert not engine._in_part
+        assert engine._parts == {(True, False, False, False): False}
         assert not engine.point_by_point
         for ours, twins in zip(found, Plain(model, weights, word_ids).score(batch, POINTS), strict=True):
             torch.testing.assert_close(ours, twins, atol=1e-5, rtol=1e-5)
+
+
+def test_the_first_batch_that_can_be_cut_is_checked_though_one_before_could_not(tokenizer):
+    model = tiny_causal("llama")
+    model.model.layers[-1] = Mixing(model.model.layers[-1])
+    spec = {"name": "pick", "prompt": "{text} so", "choices": ["options"], "max_length": 64}
+    text, long = "a film of some length about a man and his dog", "we laughed for an hour and it was dull in the end"
+    weights = weights_of(model)
+    engine = Local(model, weights, None, share="none")
+    cases = (("a", (long, long + " no"), {}), (text, ("yes", "no"), {(True, False, True, False): False}))
+    for prompt, choices, known in cases:
+        task = Task(spec_of(spec, "pick.toml"), tokenizer)
+        task.add("train", [Example((prompt,), 0, choices)])
+        batch = task.batch(0, 1, 0)
+        found = engine.score(batch, POINTS)
+        assert engine._parts == known
+        for ours, twins in zip(found, Plain(model, weights, None).score(batch, POINTS), strict=True):
+            torch.testing.assert_close(ours, twins, atol=1e-5, rtol=1e-5)
+
+
+def test_a_layer_that_is_all_layers_is_not_the_last_one(small_task):
+    torch.manual_seed(7)
+    config = transformers.AlbertConfig(
+        vocab_size=16384, embedding_size=12, hidden_size=16, num_hidden_layers=3, num_attention_heads=2,
+        intermediate_size=24, max_position_embeddings=64, pad_token_id=1,
+    )  # fmt: skip
+    model = transformers.AutoModelForMaskedLM.from_config(config).eval()
+    weights, batch = weights_of(model), small_task.batch(0, 5, 0)
+    engine = Local(model, weights, small_task.word_ids)
+    found = engine.score(batch, POINTS)
+    assert set(engine._parts.values()) == {False}
+    for ours, twins in zip(found, Plain(model, weights, small_task.word_ids).score(batch, POINTS), strict=True):
+        torch.testing.assert_close(ours, twins, atol=1e-5, rtol=1e-5)
+
+
+def test_modules_are_their_own_again_where_a_cut_layer_fails(tokenizer):
+    model = tiny_causal("llama")
+    batch, word_ids = BATCHES["words"](tokenizer)
+    engine = Local(model, weights_of(model), word_ids, share="none")
+    engine.score(batch, POINTS)
+
+    class Fails(nn.Module):
+        def forward(self, _x):
+            raise RuntimeError("no memory")
+
+    layers_of(model)[-1].mlp.act_fn = Fails()
+    with pytest.raises(RuntimeError, match="no memory"):
+        engine.score(batch, POINTS)
+    assert not [name for name, module in model.named_modules() if "forward" in module.__dict__]
+
+
+def test_nothing_of_a_cut_layer_is_held_until_garbage_is_collected(tokenizer):
+    model = tiny_causal("llama")
+    batch, word_ids = BATCHES["words"](tokenizer)
+    engine, given = Local(model, weights_of(model), word_ids, share="none"), []
+    engine.score(batch, POINTS)
+    layers_of(model)[-1].register_forward_pre_hook(lambda _, args: given.append(weakref.ref(args[0])))
+    gc.disable()
+    try:
+        engine.score(batch, POINTS)
+        assert [one() for one in given] == [None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -109,12 +220,13 @@ def test_a_layer_is_what_it_is_at_the_positions_and_its_own_again_after(kind, at
     layer.register_forward_hook(lambda _, __, output: given.append(output[0] if isinstance(output, tuple) else output))
     with torch.no_grad():
         base(input_ids=ids)
-        with only_at(layer, positions):
+        with OnlyAt(layer, positions) as only_at:
             base(input_ids=ids)
+        assert only_at.cut is (attention == "sdpa")  # what torch's function does not do is not cut
         base(input_ids=ids)
     whole, part, after = given
     torch.testing.assert_close(part[rows, positions], whole[rows, positions], atol=1e-6, rtol=1e-6)
-    assert bool((part[0, 0] == 0).all()) is (attention == "sdpa")  # what torch's function does not do is not cut
+    assert bool((part[0, 0] == 0).all()) is only_at.cut
     assert torch.equal(after, whole)
 
 
@@ -126,8 +238,20 @@ def test_positions_that_are_most_of_the_tokens_or_of_other_rows_leave_a_layer_wh
     layer, hidden = Layer(), torch.randn(2, 4, 8)
     whole = layer(hidden)
     for places, same in (([[0, 1, 2]] * 2, True), ([[0]] * 3, True), ([[0]] * 2, False)):
-        with only_at(layer, torch.tensor(places)):
+        with OnlyAt(layer, torch.tensor(places)):
             assert torch.equal(layer(hidden), whole) is same
+
+
+def test_a_layer_that_is_cut_twice_in_a_forward_is_refused():
+    class Layer(nn.Module):
+        def forward(self, hidden):
+            return nn.functional.scaled_dot_product_attention(*[hidden[:, None]] * 3)[:, 0]
+
+    layer, hidden = Layer(), torch.randn(2, 4, 8)
+    with OnlyAt(layer, torch.tensor([0, 1])) as only_at, pytest.raises(ValueError, match="more than once"):
+        layer(layer(hidden))
+    assert only_at.cut
+    assert "forward" not in layer.__dict__
 
 
 def test_attention_that_is_probed_as_a_whole_is_not_cut():

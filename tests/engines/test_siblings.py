@@ -77,11 +77,14 @@ def test_siblings_take_one_input_in_a_row_and_are_alike():
     assert siblings.of(c) == []  # one of its row has no bias
     assert list(siblings.sets(a.weight.nbytes + b.weight.nbytes)) == [(a, b)]
     assert list(siblings.sets(a.weight.nbytes + b.weight.nbytes - 1)) == []
-    siblings.see(a, y)
-    siblings.see(a, y)  # twice in a row
-    assert siblings.of(a) == []
+    siblings.see(a, y)  # another input
+    assert siblings.of(a) == siblings.of(b) == []
     siblings.forget()
     assert siblings.of(b) == []
+    b.weight = a.weight
+    for module in (a, b):
+        siblings.see(module, x)
+    assert siblings.of(a) == []  # one weight
 
 
 def test_tensors_are_joined_only_where_they_follow_one_another():

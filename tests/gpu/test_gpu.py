@@ -27,6 +27,8 @@ pytestmark = [
 if torch.cuda.is_available():
     from torch.nn.functional import scaled_dot_product_attention
 
+    from noback.engines import attention_triton
+    from noback.engines.attending import Attending
     from noback.engines.attention_triton import attention, can_attend
     from noback.engines.norm_triton import layer_norm
 
@@ -249,6 +251,29 @@ def test_attention_over_short_rows_is_torchs(dtype, heads, tokens, width):
     finally:
         torch.set_float32_matmul_precision(before)
     assert can_attend(*given, None) is (dtype is torch.bfloat16)  # float32 as it is stays torch's
+
+
+def test_short_rows_within_a_forward_go_to_the_kernel(monkeypatch):
+    """A mask of yes and no of each head, a token that sees nothing, and rows that are too long for the kernel."""
+    ran = []
+    monkeypatch.setattr(
+        attention_triton, "attention", lambda *args, **kwargs: (ran.append(1), attention(*args, **kwargs))[1]
+    )
+    for tokens, runs in ((40, True), (80, False)):
+        made = torch.Generator(device="cuda").manual_seed(0)
+        given = [torch.randn((4, 2, tokens, 64), generator=made, device="cuda").bfloat16() for _ in range(3)]
+        seen = torch.rand((4, 2, tokens, tokens), generator=made, device="cuda") > 0.3
+        seen[..., 0] = True
+        seen[0, 0, 3] = not runs  # as PyTorch's way for a token that sees nothing differs between its kernels
+        ran.clear()
+        with Attending():
+            found = scaled_dot_product_attention(*given, attn_mask=seen)
+        assert bool(ran) is runs
+        expected = scaled_dot_product_attention(*(part.float() for part in given), attn_mask=seen)
+        if runs:
+            assert bool((found[0, 0, 3] == 0).all())
+            found[0, 0, 3] = expected[0, 0, 3] = 0
+        torch.testing.assert_close(found.float(), expected, atol=3e-2, rtol=3e-2)
 
 
 def drawn(run):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from noback.directions.on_gpu import why_no_triton
 
 _HELD = 4  # masks: a model has one a kind of layer, or one a layer, which is used once
 _KNOWN = {"attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"}
+_RUNS: dict[object, bool] = {}  # kinds of rows, and whether the kernel for short ones takes them on this machine
 
 
 class Attending(TorchFunctionMode):
@@ -63,5 +65,23 @@ def _attended(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
 
         if can_attend(query, key, value, mask):
             scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-            return attention(query, key, value, mask, scale, causal=bool(kwargs.get("is_causal")))
+            work = partial(attention, query, key, value, mask, scale, causal=bool(kwargs.get("is_causal")))
+            if _runs(query, mask, work):
+                return work()
     return F.scaled_dot_product_attention(*args, **kwargs)
+
+
+def _runs(query: Tensor, mask: Tensor | None, work: Callable[[], Tensor]) -> bool:
+    """Whether the kernel was seen to compile and run on the GPU for tensors of a kind."""
+    kind = query.device, query.dtype, query.shape[2:], mask is None
+    if kind not in _RUNS:
+        if torch.cuda.is_current_stream_capturing():
+            return False
+        try:
+            work()
+            _RUNS[kind] = True
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # noqa: BLE001 (a kernel that this GPU cannot run shows itself in many ways)
+            _RUNS[kind] = False
+    return _RUNS[kind]

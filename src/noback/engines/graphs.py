@@ -43,13 +43,18 @@ class Graphs:
         if found is None and key in self._seen and self.refused is None and len(self._captured) < _MOST:
             found = self._capture(key, inputs, forward)
         if found is None:
+            output = forward(self.brought(inputs))
             self._seen.add(key)
-            return forward({name: tensor.to(self._device, non_blocking=True) for name, tensor in inputs.items()})
+            return output
         for name, tensor in inputs.items():
             found.inputs[name].copy_(tensor, non_blocking=True)
         for graph in found.graphs:
             graph.replay()
         return found.output.clone()  # the next replay writes over it
+
+    def brought(self, inputs: Inputs) -> dict[str, Tensor]:
+        """The inputs on the device."""
+        return {name: tensor.to(self._device, non_blocking=True) for name, tensor in inputs.items()}
 
     def cut(self) -> None:
         """While a forward is captured, end a graph and begin the next: the GPU starts while the rest is launched."""

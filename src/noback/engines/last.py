@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from noback.engines.displaced import TensorNames
 from noback.engines.readout import layers_of
-from noback.engines.units import Forward, is_lora, replaced_forward
+from noback.engines.units import Forward, replaced_forward
 
 _MOST = 0.5  # the share of a row's tokens beyond which all are computed
 
@@ -31,20 +32,36 @@ def last_layer(model: Any, names: TensorNames) -> nn.Module | None:
     return layers[-1] if layers and all(_is_leaf(part) for part in _owners(layers[-1], names)) else None
 
 
-@contextmanager
-def only_at(layer: nn.Module, positions: Tensor) -> Iterator[None]:
+def are_few(positions: Tensor, tokens: int) -> bool:
+    """Whether the positions [rows] or [rows, several] are few enough of a row's tokens to compute these alone."""
+    return positions.numel() <= _MOST * tokens * len(positions)
+
+
+class OnlyAt:
     """Within, a layer's output is right at the positions [rows] or [rows, several], and zero elsewhere."""
-    forward, places = layer.forward, positions.view(len(positions), -1)
 
-    def cut(*args: Any, **kwargs: Any) -> Any:
-        hidden = args[0] if args and isinstance(args[0], Tensor) else places
-        known = hidden.dim() == 3 and len(hidden) == len(places)
-        if not known or places.shape[1] > _MOST * hidden.shape[1]:
+    def __init__(self, layer: nn.Module, positions: Tensor) -> None:
+        self._layer, self._places = layer, positions.view(len(positions), -1)
+        self._stack = ExitStack()
+        self.cut = False  # whether anything was left out
+
+    def __enter__(self) -> OnlyAt:
+        self._stack.enter_context(replaced_forward(self._layer, partial(self._forward, self._layer.forward)))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    def _forward(self, forward: Forward, *args: Any, **kwargs: Any) -> Any:
+        if self.cut:
+            raise ValueError("a layer that is used more than once is not the last one")
+        hidden = args[0] if args and isinstance(args[0], Tensor) else self._places
+        if hidden.dim() != 3 or len(hidden) != len(self._places) or not are_few(self._places, hidden.shape[1]):
             return forward(*args, **kwargs)
-        return _Parts(layer, places, hidden.shape[1])(forward, args, kwargs)
-
-    with replaced_forward(layer, cut):
-        yield
+        parts = _Parts(self._layer, self._places, hidden.shape[1])
+        found = parts(forward, args, kwargs)
+        self.cut = parts.cut
+        return found
 
 
 class _Reached(Exception):
@@ -76,7 +93,7 @@ class _Parts:
         self._rows = torch.arange(len(places), device=places.device)[:, None]
         # What the modules gave for all tokens, in turn, so that none is asked again for some of them.
         self._gave: dict[nn.Module, list[Any]] = {}
-        self._first = True
+        self.cut = False
 
     def __call__(self, forward: Forward, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         with self._modules_remembered():
@@ -84,10 +101,10 @@ class _Parts:
                 with _Attention(_reached):
                     return forward(*args, **kwargs)  # attention is computed by something else: all is done
             except _Reached as reached:
-                given = reached
-            self._first = False
+                given = reached.args_given, reached.kwargs  # the exception itself would hold all that was computed
+            self.cut = True
             some_args, some_kwargs = pytree.tree_map(self._some, (args, kwargs))
-            with _Attention(self._attention(*given.args_given, **given.kwargs)):
+            with _Attention(self._attention(*given[0], **given[1])):
                 found = forward(*some_args, **some_kwargs)
         return pytree.tree_map(self._spread, found)
 
@@ -95,14 +112,15 @@ class _Parts:
     def _modules_remembered(self) -> Iterator[None]:
         with ExitStack() as stack:
             for part in self._layer.modules():
-                if part._parameters and _is_leaf(part):
+                probed = "forward" in part.__dict__ and part is not self._layer
+                if probed or (part._parameters and _is_leaf(part)):
                     stack.enter_context(replaced_forward(part, self._remembered(part, part.forward)))
             yield
 
     def _remembered(self, module: nn.Module, forward: Forward) -> Forward:
         def run(*args: Any, **kwargs: Any) -> Any:
             gave = self._gave.setdefault(module, [])
-            if not self._first:
+            if self.cut:
                 known = gave.pop(0) if gave else None
                 return forward(*args, **kwargs) if known is None else self._some(known)
             output = forward(*args, **kwargs)
@@ -124,9 +142,14 @@ class _Parts:
                 raise ValueError("a causal layer attends to more than its tokens")
             mask = (torch.arange(self._tokens, device=key.device) <= self._places[:, :, None])[:, None]
 
-        def attention(some: Tensor, *_: Any, **__: Any) -> Tensor:
-            if some.shape != (*query.shape[:2], self._places.shape[1], query.shape[3]):
-                raise ValueError(f"queries of shape {tuple(some.shape)} are not those of the tokens that are read")
+        some = query[self._rows, :, self._places].transpose(1, 2)
+        asked = 0
+
+        def attention(given: Tensor, *_: Any, **__: Any) -> Tensor:
+            nonlocal asked
+            asked += 1
+            if asked > 1 or given.shape != some.shape:
+                raise ValueError("a layer attends more than once, or not to the tokens that it is given")
             return F.scaled_dot_product_attention(some, key, value, attn_mask=mask, **options)
 
         return attention
@@ -161,5 +184,5 @@ def _owners(layer: nn.Module, names: TensorNames) -> Sequence[nn.Module]:
 
 
 def _is_leaf(module: nn.Module) -> bool:
-    """Whether all tensors of a module are its own, or it is one linear with a LoRA."""
-    return is_lora(module) or not any(True for child in module.children() for _ in child.parameters())
+    """Whether all tensors of a module are its own."""
+    return not any(True for child in module.children() for _ in child.parameters())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from noback.engines.attending import Attending
 from noback.engines.displaced import Displaced, TensorNames, standing_at
 from noback.engines.generation import Writing
 from noback.engines.graphs import Graphs
-from noback.engines.last import last_layer, only_at
+from noback.engines.last import OnlyAt, are_few, last_layer
 from noback.engines.loading import model_limit
 from noback.engines.probed import Probes
 from noback.engines.readout import by_example, readout_for, readout_of, without_cache
@@ -74,7 +74,10 @@ class Local:
         self._checked = False  # whether a displaced forward was seen to equal the same points one by one
         self.point_by_point = False  # the model does not take probes side by side
         self._last = last_layer(model, self._names)
-        self._in_part = False  # whether that layer was seen to give the same where it is computed for what is read only
+        self._parts: dict[
+            object, bool
+        ] = {}  # kinds of forwards, and whether that layer was seen to do for what is read
+        self._was_cut = False  # whether the last forward left a part of it out
         self._stood = False  # whether held tensors were seen to write what a point writes under `Displaced`
         # Captured forwards want few shapes, and trees come in many: a GPU shares nothing yet.
         self._sharing = Sharing(model, self._names, "none" if self._graphs is not None else share)
@@ -237,7 +240,7 @@ class Local:
         return agree
 
     def _shared(self, batch: Batch, points: Sequence[Move], plan: Plan) -> list[Tensor]:
-        logits = self._forward(plan.inputs, points, plan.below)
+        logits = self._forward(plan.inputs, points, plan.below, part=self._in_part(plan.inputs, points, plan.below))
         return [by_example(one, batch.candidates) for one in logits.chunk(len(points))]
 
     def _first_displaced_pass(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
@@ -249,16 +252,8 @@ class Local:
         # A first dimension that is not points x rows, or a multiple, raises; tokens must not be such by chance.
         tokens = next(iter(self._inputs(batch).values())).shape[1]
         seen = batch.part(slice(0, -1)) if tokens % (len(points) * batch.rows) == 0 and len(batch) > 1 else batch
-        if self._graphs is not None and self._probes.learning:
-            self._tried(seen, points)  # what is checked is what later forwards do,
-            self._graphs.forget()  # and none is captured before it ran once
-        self._in_part = self._last is not None
         together, alone = self._tried(seen, points), self._alone(seen, points)
         agree = self._agree(together, alone)
-        if self._in_part and not agree:
-            self._in_part = False
-            together = self._tried(seen, points)
-            agree = self._agree(together, alone)
         self.point_by_point = not agree or bool(self._probes.used_outside)
         self._checked = True
         if seen is not batch or self._sharing.active:
@@ -278,13 +273,13 @@ class Local:
     def _agree(self, found: Sequence[Tensor], plain: Sequence[Tensor]) -> bool:
         return bool(found) and all(self._close(*pair) for pair in zip(found, plain, strict=True))
 
-    def _close(self, one: Tensor, other: Tensor) -> bool:
-        """Whether two scores differ by the rounding of the weights' type, or of a GPU's products, only."""
+    def _close(self, one: Tensor, other: Tensor, share: float = 1.0) -> bool:
+        """Whether two scores differ by the rounding of the weights' type, or of a GPU's products, or a share of it."""
         half = any(tensor.dtype == torch.bfloat16 for tensor in self._weights.tensors.values())
         allowed = 5e-2 if half else 2e-2 if self._tf32 and self._graphs is not None else 2e-4
         real = other != float("-inf")  # where an example has a candidate
         one, other = one[real], other[real]
-        return bool((one - other).abs().max() <= allowed * (1 + other.abs().max()))
+        return bool((one - other).abs().max() <= share * allowed * (1 + other.abs().max()))
 
     def _alone(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
         inputs = {name: tensor.to(self._device) for name, tensor in self._inputs(batch).items()}
@@ -293,18 +288,43 @@ class Local:
 
     def _probed(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
         """All points in one forward, probe-major."""
-        forward, inputs = partial(self._forward, points=points), self._inputs(batch)
-        if self._graphs is None:
-            order: Hashable = None
-        else:
+        inputs, order = self._inputs(batch), None
+        if self._graphs is not None:
             sweeps = self._weights.place(points)
             order = sweeps.order(points)
             if sweeps is not self._captured_with:
                 self._graphs.forget()
                 self._captured_with = sweeps
         with self._watched(inputs, points, len(points)):
-            logits = forward(inputs) if self._graphs is None else self._graphs(order, inputs, forward)
+            part = self._in_part(inputs, points)
+            forward = partial(self._forward, points=points, part=part)
+            logits = forward(inputs) if self._graphs is None else self._graphs((order, part), inputs, forward)
         return [by_example(one, batch.candidates) for one in logits.chunk(len(points))]
+
+    def _in_part(self, inputs: Mapping[str, Tensor], points: Sequence[Move], below: int = 0) -> bool:
+        """Whether the last layer is computed for what is read only: where the first of a kind was seen to be right."""
+        moving, some = _moving(points), TARGETS in inputs or self._readout.of_some
+        if self._graphs is not None and moving and self._probes.learning:
+            # What is captured, and checked, is what later forwards do.
+            self._forward(self._graphs.brought(inputs), points)
+        if self._last is None or not (some and are_few(inputs[POSITIONS], inputs["input_ids"].shape[1])):
+            return False
+        kind = moving, below > 0, TARGETS in inputs, BACK in inputs
+        if kind not in self._parts:
+            self._parts[kind] = self._does_in_part(inputs, points, below)
+        return self._parts[kind]
+
+    def _does_in_part(self, inputs: Mapping[str, Tensor], points: Sequence[Move], below: int) -> bool:
+        """Whether the last layer gives what it gives whole."""
+        brought = inputs if self._graphs is None else self._graphs.brought(inputs)
+        whole = self._forward(brought, points, below)
+        try:
+            found = self._forward(brought, points, below, part=True)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # noqa: BLE001 (whatever the layer does, it is computed whole)
+            return False
+        return self._was_cut and self._close(found, whole, share=0.25)
 
     def _inputs(self, batch: Batch) -> dict[str, Tensor]:
         """What a forward takes; for a GPU with tokens up to the next bucket, so that few shapes are seen."""
@@ -318,24 +338,24 @@ class Local:
         """How many tokens a forward's rows are padded by."""
         return 0 if self._graphs is None else min(-tokens % _BUCKET, max(self._limit - tokens, 0))
 
-    def _forward(self, inputs: Mapping[str, Tensor], points: Sequence[Move], below: int = 0) -> Tensor:
+    def _forward(
+        self, inputs: Mapping[str, Tensor], points: Sequence[Move], below: int = 0, *, part: bool = False
+    ) -> Tensor:
         """The label logits of all points, probe-major; of candidates, those of each row.
 
-        The layers `below` see one copy of the batch, the others one a probe.
+        The layers `below` see one copy of the batch, the others one a probe; the last one computes `part` of its
+        tokens.
         """
         probes, rows = len(points), len(inputs[POSITIONS])
         positions = torch.cat([inputs[POSITIONS]] * probes)
         copied = {name: _copies(tensor, 1 if below else probes) for name, tensor in _plain(inputs).items()}
         readout = readout_for(inputs.get(TARGETS), self._model, self._readout)
         above = widened(self._sharing.layers[below:], rows, probes) if below else nullcontext()
-        part = (
-            only_at(self._last, positions)
-            if self._last is not None and self._in_part and readout.of_some
-            else nullcontext()
-        )
+        only_at = OnlyAt(self._last, positions) if self._last is not None and part else None
         masks = nullcontext() if self._graphs is None else Attending()
-        with self._probes.at(points, rows), part, above, readout.reading(positions), masks:
+        with self._probes.at(points, rows), only_at or nullcontext(), above, readout.reading(positions), masks:
             logits = self._model(**copied, **self._settings).logits
+        self._was_cut = only_at is not None and only_at.cut
         return readout.label_logits(by_row(logits, inputs.get(BACK), probes))
 
     def _displaced(self, inputs: Mapping[str, Tensor], point: Move) -> Tensor:

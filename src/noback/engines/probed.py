@@ -119,8 +119,7 @@ class Probes:
         tensors = self._weights.tensors
         largest = max((tensors[name].nbytes for name in self._used), default=0)
         sets = self._siblings.sets(max(largest, _LITTLE))  # so that a set takes no more memory than one tensor does
-        names = [[self._names[module.weight] for module in some] for some in sets]
-        return self._weights.groups(self._used, points, names)
+        return self._weights.groups(self._used, points, [[self._names[one.weight] for one in some] for some in sets])
 
     def _forward_of(self, module: nn.Module) -> Forward:
         if is_plain(module, nn.Linear):
@@ -137,9 +136,9 @@ class Probes:
 
     def _linear(self, module: nn.Linear, x: Tensor) -> Tensor:
         """A product a probe with its own weight; a frozen weight is one shared product."""
-        given, done = self._done.pop(module, (None, None))
-        if done is not None and given is x:
-            return done
+        known = self._done.pop(module, None)
+        if known is not None and known[0] is x:
+            return known[1]
         rows = self._rows.get(module)
         if self._fuses and rows is None and self._only is None and self._moves(module.weight):
             y = self._with_siblings(module, x)
@@ -178,8 +177,7 @@ class Probes:
             bias = (torch.cat(biases, dim=1) if all_biases is None else all_biases)[:, None]
         x = self._spread(given)
         y = _products(x.reshape(self._count, -1, x.shape[-1]), weight, bias)
-        sizes = [len(one.weight) for one in some]
-        parts = y.view(*x.shape[:-1], -1).split_with_sizes(sizes, dim=-1)
+        parts = y.view(*x.shape[:-1], -1).split_with_sizes([len(one.weight) for one in some], dim=-1)
         self._done |= {one: (given, part) for one, part in zip(some, parts, strict=True)}
         return self._done.pop(module)[1]
 
@@ -301,9 +299,11 @@ class Probes:
             part = partial(self._part, rows, index if outer is None else 0)
             part_args, part_kwargs = pytree.tree_map(part, (args, kwargs))
             self._only = index  # for a unit inside this one
-            with Displaced(self._weights, self._names, self._points, index):
-                outputs.append(forward(*part_args, **part_kwargs))
-            self._only = outer
+            try:
+                with Displaced(self._weights, self._names, self._points, index):
+                    outputs.append(forward(*part_args, **part_kwargs))
+            finally:
+                self._only = outer
         return pytree.tree_map(lambda *parts: torch.cat(parts) if isinstance(parts[0], Tensor) else parts[0], *outputs)
 
     @property

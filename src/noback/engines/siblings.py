@@ -12,13 +12,15 @@ class Siblings:
     """Which linears were seen to take the same input, one after the other."""
 
     def __init__(self) -> None:
-        self._rows: dict[nn.Module, list[nn.Linear]] = {}
+        self._rows: dict[nn.Linear, list[nn.Linear]] = {}
+        self._often: set[nn.Linear] = set()  # those that were given more than one input
         self._input: Tensor | None = None
         self._row: list[nn.Linear] = []
 
     def forget(self) -> None:
         """Begin anew."""
         self._rows.clear()
+        self._often.clear()
         self.rest()
 
     def rest(self) -> None:
@@ -29,6 +31,8 @@ class Siblings:
         """A linear was given x."""
         if x is not self._input:
             self._input, self._row = x, []
+        if module in self._rows:
+            self._often.add(module)
         self._row.append(module)
         self._rows[module] = self._row
 
@@ -36,12 +40,13 @@ class Siblings:
         """A linear and its siblings, in the order of their use; nothing where it has none."""
         row = self._rows.get(module, [])
         alike = len({(one.weight.shape[1:], one.weight.dtype, one.bias is None) for one in row}) == 1
-        return row if alike and len(set(row)) == len(row) > 1 else []
+        apart = len({id(one.weight) for one in row}) == len(row) and self._often.isdisjoint(row)
+        return row if alike and apart and len(row) > 1 else []
 
     def sets(self, most: int) -> Collection[tuple[nn.Linear, ...]]:
         """All sets whose weights take at most so many bytes."""
-        found = {tuple(self.of(module)) for module in self._rows if isinstance(module, nn.Linear)} - {()}
-        return [some for some in found if sum(module.weight.nbytes for module in some) <= most]
+        found = dict.fromkeys(tuple(self.of(module)) for module in self._rows)
+        return [some for some in found if some and sum(module.weight.nbytes for module in some) <= most]
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor | None:
