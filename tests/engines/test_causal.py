@@ -108,7 +108,7 @@ def test_the_head_sees_only_the_tokens_that_are_scored(tokenizer):
     Local(model, weights_of(model), word_ids, share="none").score(batch, [STILL])
     hook.remove()
     longest = max(int((row >= 0).sum()) for row in batch.candidates.targets)
-    assert seen == [(batch.rows, longest, 16)]
+    assert set(seen) == {(batch.rows, longest, 16)}
     assert longest < batch.inputs["input_ids"].shape[1]
 
 
@@ -119,4 +119,4 @@ def test_label_words_are_projected_at_one_token_and_nothing_else_is(tokenizer):
     hook = model.lm_head.register_forward_hook(lambda _, inputs, output: made.append((inputs[0].shape, output.shape)))
     Local(model, weights_of(model), word_ids).score(batch, [STILL])
     hook.remove()
-    assert made == [((5, 1, 16), (5, 1, 2))]
+    assert set(made) == {((5, 1, 16), (5, 1, 2))}
