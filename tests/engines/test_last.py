@@ -119,6 +119,13 @@ def test_a_lora_is_added_to_its_weight_once(tokenizer, monkeypatch):
     assert len(added) == len([name for name in tuned if "lora_A" in name])
 
 
+class Attention(nn.Module):
+    """A layer that attends, and nothing else."""
+
+    def forward(self, hidden):
+        return nn.functional.scaled_dot_product_attention(*[hidden[:, None]] * 3)[:, 0]
+
+
 class Mixing(nn.Module):
     """A layer after whose attention tokens still see one another."""
 
@@ -231,11 +238,7 @@ def test_a_layer_is_what_it_is_at_the_positions_and_its_own_again_after(kind, at
 
 
 def test_positions_that_are_most_of_the_tokens_or_of_other_rows_leave_a_layer_whole():
-    class Layer(nn.Module):
-        def forward(self, hidden):
-            return nn.functional.scaled_dot_product_attention(*[hidden[:, None]] * 3)[:, 0]
-
-    layer, hidden = Layer(), torch.randn(2, 4, 8)
+    layer, hidden = Attention(), torch.randn(2, 4, 8)
     whole = layer(hidden)
     for places, same in (([[0, 1, 2]] * 2, True), ([[0]] * 3, True), ([[0]] * 2, False)):
         with OnlyAt(layer, torch.tensor(places)):
@@ -243,11 +246,7 @@ def test_positions_that_are_most_of_the_tokens_or_of_other_rows_leave_a_layer_wh
 
 
 def test_a_layer_that_is_cut_twice_in_a_forward_is_refused():
-    class Layer(nn.Module):
-        def forward(self, hidden):
-            return nn.functional.scaled_dot_product_attention(*[hidden[:, None]] * 3)[:, 0]
-
-    layer, hidden = Layer(), torch.randn(2, 4, 8)
+    layer, hidden = Attention(), torch.randn(2, 4, 8)
     with OnlyAt(layer, torch.tensor([0, 1])) as only_at, pytest.raises(ValueError, match="more than once"):
         layer(layer(hidden))
     assert only_at.cut
