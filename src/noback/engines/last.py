@@ -42,15 +42,15 @@ class OnlyAt:
 
     def __init__(self, layer: nn.Module, positions: Tensor) -> None:
         self._layer, self._places = layer, positions.view(len(positions), -1)
-        self._stack = ExitStack()
+        self._replaced = replaced_forward(layer, partial(self._forward, layer.forward))
         self.cut = False  # whether anything was left out
 
     def __enter__(self) -> OnlyAt:
-        self._stack.enter_context(replaced_forward(self._layer, partial(self._forward, self._layer.forward)))
+        self._replaced.__enter__()
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self._stack.close()
+    def __exit__(self, *exception: Any) -> None:
+        self._replaced.__exit__(*exception)
 
     def _forward(self, forward: Forward, *args: Any, **kwargs: Any) -> Any:
         if self.cut:

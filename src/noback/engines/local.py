@@ -74,9 +74,7 @@ class Local:
         self._checked = False  # whether a displaced forward was seen to equal the same points one by one
         self.point_by_point = False  # the model does not take probes side by side
         self._last = last_layer(model, self._names)
-        self._parts: dict[
-            object, bool
-        ] = {}  # kinds of forwards, and whether that layer was seen to do for what is read
+        self._parts: dict[object, bool] = {}  # kinds of forwards, and whether a part of that layer was seen to do
         self._was_cut = False  # whether the last forward left a part of it out
         self._stood = False  # whether held tensors were seen to write what a point writes under `Displaced`
         # Captured forwards want few shapes, and trees come in many: a GPU shares nothing yet.
