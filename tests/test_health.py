@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from noback import Accuracy, Function, RunConfig, Sgd, TwoSided, resume, train, training
+from noback import Accuracy, Function, RunConfig, Sgd, TwoSided, resume, stepping, train
 from noback.folder import RunFolder
 from noback.health import (
     DIVERGING,
@@ -263,7 +263,7 @@ def test_seeing_the_noise_of_a_slope_leaves_no_trace(causal, dtype, config, tiny
         model = str(tiny_causal_folder)
         config = dataclasses.replace(config, model=model, task="sst2-causal", demonstrations=1)
     seen = train(config, tmp_path / "seen")
-    monkeypatch.setattr(training, "_sought", lambda _: 0)
+    monkeypatch.setattr(stepping, "_sought", lambda _: 0)
     unseen = train(config, tmp_path / "unseen")
     assert metrics(tmp_path / "seen", "slope_noise")
     assert not metrics(tmp_path / "unseen", "slope_noise")
@@ -293,7 +293,7 @@ def test_the_noise_of_a_slope_costs_less_than_a_hundredth_of_a_run_of_usual_leng
     from noback.run import Run
 
     run = Run(dataclasses.replace(config, steps=steps), RunFolder(tmp_path / "run"))
-    assert training._sought(run) == sought
+    assert stepping._sought(run) == sought
     if steps >= 250:
         assert 2 * sought < 0.01 * steps  # a direction costs two steps of one direction
 

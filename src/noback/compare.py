@@ -22,8 +22,9 @@ from noback.objectives import Function, Reward
 from noback.options import build, one_of
 from noback.result import Result
 from noback.run import drawn_data, versions
+from noback.stepping import Diverged
 from noback.tasks import spec_for
-from noback.training import Diverged, Interrupted, resume, train, with_whole_paths
+from noback.training import Interrupted, resume, train, with_whole_paths
 from noback.watching import Silent, Watcher
 
 COMPARED = ("cross_entropy", "accuracy", "head/cross_entropy", "head/accuracy")

@@ -29,8 +29,10 @@ from noback.engines import (
     open_model,
 )
 from noback.errors import DamagedError, InputError
+from noback.estimators import TwoSided
 from noback.folder import RunFolder
 from noback.journal import Contents, StepRecord, read_journal
+from noback.late import MeanLoss, Scored, scored
 from noback.objectives import METRICS, Function, LanguageModel, Reward, accuracy, answer_loss, confusion, cross_entropy
 from noback.snapshot import newest_snapshot
 from noback.tasks import Batch, Drawn, Task, TaskSpec, draw_examples, spec_for
@@ -119,6 +121,16 @@ class Run:
                 "use full, lora or prefix"
             )
         return open_classifier(name, dtype, self._spec.labels, seed, self.device)
+
+    @property
+    def late(self) -> bool:
+        """Whether a step's losses are computed on a GPU, which can then move the weights before anyone reads them.
+
+        Where ties raise eps, the next step needs the slopes. It is one or the other for a whole run: a step that is
+        taken again after a crash has the same loss to the bit, whoever waits for it.
+        """
+        known = isinstance(self.config.objective, MeanLoss) and self.config.estimator.adapt_ties is None
+        return known and self.device.type == "cuda"
 
     def tally(self) -> Tally:
         """The tokens that this process has scored, and how many of them were not computed again."""
@@ -240,10 +252,42 @@ class Run:
 
     def measure(self, step: int, eps: float) -> Measured:
         """Show the step's batch to the engine at the estimator's points."""
-        estimator = dataclasses.replace(self.config.estimator, eps=eps, adapt_ties=None)
-        seeds = direction_seeds(self.config.seed, step, estimator.directions)
+        estimator, seeds = self._asked(step, eps)
+        if self.late:
+            found, gold = self._begun(step, estimator.points(seeds))
+            return self._measured(estimator, seeds, found.losses(), found.outputs(), gold)
         outputs, gold = self.outputs(step, estimator.points(seeds))
-        estimate = estimator.estimate(seeds, [self.loss(output, gold) for output in outputs])
+        return self._measured(estimator, seeds, [self.loss(output, gold) for output in outputs], outputs, gold)
+
+    def take(self, step: int, eps: float) -> Callable[[], Measured]:
+        """Measure a step and move the weights by it, where `late`; what is returned waits for what was measured."""
+        estimator, seeds = self._asked(step, eps)
+        found, gold = self._begun(step, estimator.points(seeds))
+        pace = self.config.rule.pace(step, self.config.steps, len(seeds))
+        self.weights.advance_along(seeds, pace.share * estimator.slopes(found.there), pace.decay)
+        return lambda: self._measured(estimator, seeds, found.losses(), found.outputs(), gold)
+
+    def _asked(self, step: int, eps: float) -> tuple[TwoSided, tuple[int, ...]]:
+        """A step's estimator and the seeds of its directions."""
+        estimator = dataclasses.replace(self.config.estimator, eps=eps, adapt_ties=None)
+        return estimator, direction_seeds(self.config.seed, step, estimator.directions)
+
+    def _begun(self, step: int, points: Sequence[Move]) -> tuple[Scored, Tensor]:
+        """What a step's batch gives at each point, without waiting for it, and its gold labels."""
+        batch, objective = self.batch(step), self.config.objective
+        assert isinstance(self.engine, Local)
+        assert isinstance(objective, MeanLoss)
+        return scored(self.engine, batch, points, objective), batch.gold
+
+    def _measured(
+        self,
+        estimator: TwoSided,
+        seeds: Sequence[int],
+        losses: Sequence[float],
+        outputs: Sequence[Tensor],
+        gold: Tensor,
+    ) -> Measured:
+        estimate = estimator.estimate(seeds, losses)
         if len(gold) < 2 or isinstance(self.config.objective, Function):  # one's own function may be dear
             return Measured(estimate, tuple)
 

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from noback.adapters import Lora
 from noback.calibration import calibrated_accuracy
 from noback.config import RunConfig
 from noback.embedded import MODELS
-from noback.engines import STILL
 from noback.errors import InputError, NobackError
 from noback.folder import RunFolder, next_folder
-from noback.health import DOMINATED, ENOUGH_STEPS, agreement_figures, noise_figures, slope_figures, tie_advice
-from noback.journal import Contents, EpsChange, Journal, StepRecord, rounded
+from noback.journal import Contents, Journal, rounded
 from noback.memory import forget_peak
 from noback.objectives import Function, ObjectiveError, Reward
 from noback.result import Result, finished
-from noback.run import Measured, Run, drawn_data, recorded_config
+from noback.run import Run, drawn_data, recorded_config
 from noback.snapshot import prune_snapshots, save_snapshot
-from noback.values import Estimate, Score
+from noback.stepping import Steps, is_due
+from noback.values import Score
 from noback.watching import Watcher
 
 _SNAPSHOT_EVERY = 10  # times what one takes to write
@@ -35,10 +33,6 @@ class Interrupted(NobackError):
     """The run was asked to stop; everything up to here is safe."""
 
     exit_code = 130
-
-
-class Diverged(NobackError):
-    """The loss is no longer a number."""
 
 
 def train(
@@ -98,23 +92,6 @@ def _saying_how_to_go_on(folder: RunFolder) -> Iterator[None]:
 
 
 @dataclass(slots=True)
-class _Window:
-    """What was measured since the last look at the validation set; only people read it."""
-
-    sought: int = 0  # directions along which the noise of a slope is to be seen
-    slopes: list[float] = field(default_factory=list)
-    halves: list[tuple[float, float]] = field(default_factory=list)
-    scored: list[tuple[float, float, float]] = field(default_factory=list)  # a slope, again, and at twice the eps
-
-    def add(self, measured: Measured) -> None:
-        self.slopes += measured.estimate.slopes
-        self.halves += measured.halves()
-
-    def figures(self) -> dict[str, float]:
-        return {"slopes": len(self.slopes), **slope_figures(self.slopes), **agreement_figures(self.halves)}
-
-
-@dataclass(slots=True)
 class _Snapshots:
     """Takes snapshots as long as they are a small share of a run: what they do not hold, the journal gives again."""
 
@@ -134,7 +111,11 @@ class _Snapshots:
 
 
 def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Result:
-    """Train until the configured step; every record is on the disk before the weights move."""
+    """Train until the configured step; every record is on the disk before anything that follows from it.
+
+    On a CPU that is the move of the weights. A GPU's memory dies with the process, so its weights may have moved by
+    the time the record is on the disk; looks, snapshots and the end wait for it.
+    """
     config, folder, watcher = run.config, run.folder, run.watcher
     journal, contents = _journal(run)
     _begin(run, contents)
@@ -145,10 +126,11 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Resul
     if step:
         watcher.note(f"going on after step {step}")
     told = {line.get("step") for line in folder.read_metrics() if line.get("kind") == "validation"}
-    window, snapshots, warned = _Window(_sought(run)), _Snapshots(time.monotonic()), False
+    steps, snapshots = Steps(run, journal, contents, health_every), _Snapshots(time.monotonic())
     while True:
         looked = step in {look.step for look in contents.evaluations}
-        if _due(step, config) and not (looked and step in told):
+        if is_due(step, config) and not (looked and step in told):
+            steps.settle()
             score = run.score("validation")
             if not looked:
                 look = rounded(score.score, score.loss, step)
@@ -159,25 +141,14 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Resul
             folder.add_metrics(kind="validation", step=step, seconds=round(seconds, 3), **dataclasses.asdict(score))
             snapshots.take(run, step, contents)
             watcher.evaluated(step, score)
-            window = _summed_up(run, step, window)
+            steps.sum_up()
         if step == config.steps:
             break
         if stop():
+            steps.settle()
             raise Interrupted(f"stopped after step {step}; nothing is lost: noback resume {folder.path}")
-        eps = _eps(run, journal, contents)
-        measured = run.measure(step, eps)
-        estimate = measured.estimate
-        _check_finite(estimate, step, folder)
-        record = StepRecord(step, estimate.loss, estimate.slopes)
-        journal.append(record)
-        contents.steps.append(record)
-        if len(window.scored) < window.sought:
-            window.scored += _scored_again(run, step, eps, estimate)
-        _advance(run, record, health_every)
-        window.add(measured)
+        steps.take(step)
         step += 1
-        watcher.stepped(step, config.steps, estimate)
-        warned = warned or _warned_of_ties(run, contents, eps)
     return finished(run, contents, zero_shot, earlier + time.monotonic() - began)
 
 
@@ -199,103 +170,6 @@ def _begin(run: Run, contents: Contents) -> None:
             smooth=config.objective.smooth,
         )  # fmt: skip
     watcher.began(run.folder.path, config.table(), len(contents.steps))
-
-
-def _eps(run: Run, journal: Journal, contents: Contents) -> float:
-    """The step's eps; where ties make it grow, that is in the journal before it is used."""
-    estimator, changes = run.config.estimator, contents.eps_changes
-    now, since = (changes[-1].eps, changes[-1].step) if changes else (run.config.eps, 0)
-    if estimator.adapt_ties is None:
-        return now
-    first = max(since, len(contents.steps) - estimator.adapt_ties.window)
-    eps = estimator.adapt_ties.next_eps(now, [record.slopes for record in contents.steps[first:]])
-    if eps != now:
-        change = EpsChange(len(contents.steps), eps)
-        journal.append(change)
-        changes.append(change)
-        run.watcher.note(f"step {change.step}: too many slopes are zero; eps goes from {now:g} to {eps:g}")
-    return eps
-
-
-def _advance(run: Run, record: StepRecord, health_every: int | None) -> None:
-    """Move the weights; now and then, see what the move did to them and to the loss."""
-    move, step = run.move(record), record.step
-    sampled = run.weights.sample() if _due(step, run.config) else None
-    probed = bool(health_every) and step % (health_every or 1) == 0
-    before = _still_loss(run, step) if probed else 0.0
-    run.weights.advance([move])
-    if sampled is not None:
-        run.folder.add_metrics(
-            kind="update", step=step, length=run.step_length(move), weight_norm=run.weights.norm(),
-            changed_share=run.weights.changed_share(sampled),
-        )  # fmt: skip
-    if probed:
-        after = _still_loss(run, step)
-        expected = sum(term.coefficient * slope for term, slope in zip(move.terms, record.slopes, strict=True))
-        figures = {
-            "curvature": 2 * (record.loss - before),  # l+ - 2 l0 + l-, the mean over the directions
-            "change": after - before,  # of the batch's own loss, by this step
-            "expected_change": expected,  # to first order, along the directions that were measured
-        }
-        run.folder.add_metrics(kind="probe", step=step, loss=before, **figures)
-        run.watcher.measured(step, figures)
-
-
-def _still_loss(run: Run, step: int) -> float:
-    (output,), gold = run.outputs(step, [STILL])
-    return run.loss(output, gold)
-
-
-def _summed_up(run: Run, step: int, window: _Window) -> _Window:
-    """The health of the steps since the last look, and a new window."""
-    if not window.slopes:
-        return window
-    noise = noise_figures(window.scored, window.slopes)
-    for kind, figures in (("health", window.figures()), ("slope_noise", noise)):
-        if figures:
-            run.folder.add_metrics(kind=kind, step=step, **figures)
-            run.watcher.measured(step, figures)
-    return _Window()
-
-
-def _sought(run: Run) -> int:
-    """Along how many directions to see the noise of a slope: it costs two steps each, so longer runs have more.
-
-    None where it was seen, on a staircase, and where a function of one's own, which may be dear, is the objective.
-    """
-    objective = run.config.objective
-    seen = any(line.get("kind") == "slope_noise" for line in run.folder.read_metrics())
-    if seen or not objective.smooth or isinstance(objective, Function):
-        return 0
-    return min(max(run.config.steps // 500, 1), 4)
-
-
-def _scored_again(run: Run, step: int, eps: float, estimate: Estimate) -> list[tuple[float, float, float]]:
-    """Each slope of a step with the same points scored once more and with those at twice the eps.
-
-    As many points go through the engine as in a step, and after it: the engine learns nothing that a step depends on.
-    """
-    slopes = [estimate.slopes]
-    for done, each in enumerate((eps, 2 * eps)):
-        run.watcher.progress("scoring the step again", done, 2)
-        slopes.append(run.measure(step, each).estimate.slopes)
-    run.watcher.progress("scoring the step again", 2, 2)
-    return list(zip(*slopes, strict=True))
-
-
-def _warned_of_ties(run: Run, contents: Contents, eps: float) -> bool:
-    """Say once that zero slopes dominate, if they do."""
-    config = run.config
-    recent = [slope for record in contents.steps[-ENOUGH_STEPS:] for slope in record.slopes]
-    if len(contents.steps) < ENOUGH_STEPS or config.estimator.adapt_ties is not None:
-        return False
-    share = slope_figures(recent)["zero_slope_share"]
-    if share <= DOMINATED:
-        return False
-    run.watcher.note(
-        f"warning: {tie_advice(share, eps, config.batch, config.estimator.directions, config.objective.kind)}"
-    )
-    return True
 
 
 def _journal(run: Run) -> tuple[Journal, Contents]:
@@ -322,18 +196,6 @@ def _zero_shot(run: Run) -> Score:
     known = {} if calibrated is None else {"calibrated": calibrated}
     run.folder.add_metrics(kind="zero_shot", **dataclasses.asdict(score), **known)
     return score
-
-
-def _due(step: int, config: RunConfig) -> bool:
-    return step % config.look_every == 0 or step == config.steps
-
-
-def _check_finite(estimate: Estimate, step: int, folder: RunFolder) -> None:
-    if not all(math.isfinite(value) for value in (estimate.loss, *estimate.slopes)):
-        raise Diverged(
-            f"the loss is {estimate.loss} at step {step}, so the run stops; the journal up to there is sound "
-            f"(noback replay {folder.path} DIR --at final): train anew with a smaller lr or eps"
-        )
 
 
 def _seconds_before(folder: RunFolder) -> float:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from noback import directions
 from noback.directions import FAMILIES, Place, tensor_id
-from noback.directions.on_gpu import GpuSweeps, gpu_sweeps, tensor_array
+from noback.directions.on_gpu import GpuSweeps, gpu_sweeps, move_along, tensor_array
 from noback.errors import InputError
 from noback.options import one_of
 from noback.values import Move
@@ -199,6 +199,13 @@ class Weights:
         for decayed, mine in ((True, moves), (False, spared)):
             parts = [self._placed(name) for name in self._tensors if is_decayed(name) is decayed]
             directions.advance(parts, self.family, mine, threads=threads)
+
+    def advance_along(self, seeds: Sequence[int], coefficients: Tensor, decay: float) -> None:
+        """Apply one move whose coefficients, float64 [seeds], are where the tensors are; a GPU is not waited for."""
+        if self.device.type != "cpu":
+            self._gpu(look=True).advance_along(seeds, coefficients, decay)
+            return
+        self.advance([move_along(seeds, coefficients, decay)])
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Overwrite the tensors with others of the same names, shapes and dtypes."""

@@ -13,7 +13,9 @@ from noback.engines import STILL
 from noback.estimators import TwoSided
 from noback.folder import RunFolder
 from noback.mezo import MeZO
+from noback.rules import Sgd
 from noback.run import Run
+from noback.tasks import Batch
 from noback.training import train
 from noback.tuned import tuned_run
 from noback.values import Move, Term
@@ -127,6 +129,23 @@ class TestBits:
                     here.advance([Move(terms, decay)])
                     there.advance([Move(terms, decay)])
                     assert there.digest() == here.digest()
+
+    def test_a_move_worked_out_on_the_gpu_leads_to_the_bits_of_the_cpu(self, dtype, noise):
+        """Losses become slopes, coefficients and folded tables there; plainly, captured, and after moves from here."""
+        here, there = pairs(dtype, noise)
+        estimator, made = TwoSided(eps=3e-4), torch.Generator().manual_seed(0)
+        for step in range(9):
+            seeds = (SEED + step, step)[: 1 + step % 2]
+            losses = 0.7 + 1e-4 * torch.randn(2 * len(seeds), generator=made, dtype=torch.float64)
+            rule = Sgd(lr=1e-3, weight_decay=step % 3, schedule="linear")
+            move = rule.move(step, 70, estimator.estimate(seeds, losses.tolist()))
+            here.advance([move])
+            if step == 5:  # one of the host's own in between
+                there.advance([move])
+            else:
+                pace = rule.pace(step, 70, len(seeds))
+                there.advance_along(seeds, pace.share * estimator.slopes(losses.cuda()), pace.decay)
+            assert there.digest() == here.digest()
 
     def test_a_gpu_without_triton_gives_the_same_bits(self, dtype, noise, monkeypatch):
         here, there = pairs(dtype, noise)
@@ -274,6 +293,37 @@ def test_short_rows_within_a_forward_go_to_the_kernel(monkeypatch):
             assert bool((found[0, 0, 3] == 0).all())
             found[0, 0, 3] = expected[0, 0, 3] = 0
         torch.testing.assert_close(found.float(), expected, atol=3e-2, rtol=3e-2)
+
+
+def test_a_captured_forward_goes_to_the_kernel_too(monkeypatch, tmp_path):
+    """Its rows may have had no mask when it ran plainly, and are given one when it is captured."""
+    captured = []
+
+    def seen(*args, **kwargs):
+        captured.append(torch.cuda.is_current_stream_capturing())
+        return attention(*args, **kwargs)
+
+    monkeypatch.setattr(attention_triton, "attention", seen)
+    run = Run(config(device="cuda", dtype="bfloat16"), RunFolder(tmp_path))
+    ids = torch.randint(5, 1000, (8, 24), generator=torch.Generator().manual_seed(0))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    batch = Batch(inputs, torch.full((8,), 3), torch.zeros(8, dtype=torch.long))
+    for seed in (SEED, OTHER_SEED, 7):
+        run.engine.score(batch, TwoSided(eps=1e-3).points([seed]))
+    assert True in captured
+
+
+@pytest.mark.parametrize("directions", [1, 3])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_gpu_that_is_ahead_of_the_journal_ends_on_the_bits_of_one_that_waits(tmp_path, dtype, directions):
+    """Its move is made there and its record here; with `health_every` each step waits for its record."""
+    options = {"steps": 24, "eval_every": 9, "estimator": TwoSided(directions=directions), "rule": Sgd(lr=1e-4)}
+    one = config(device="cuda", dtype=dtype, **options)
+    ahead, waiting = train(one, tmp_path / "ahead"), train(one, tmp_path / "waiting", health_every=1)
+    assert ahead.final_weights == waiting.final_weights
+    assert (tmp_path / "ahead" / "journal").read_bytes() == (tmp_path / "waiting" / "journal").read_bytes()
+    replayed = tuned_run(tmp_path / "ahead", "final", snapshots=False, device="cpu")[0]
+    assert replayed.weights.digest() == ahead.final_weights
 
 
 def drawn(run):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 
 import torch
@@ -14,7 +14,8 @@ from noback.bench.published import PublishedStep
 from noback.bench.subject import PlainForward, Subject
 from noback.engines import Local
 from noback.estimators import TwoSided
-from noback.objectives import cross_entropy
+from noback.late import Scored, scored
+from noback.objectives import CrossEntropy, cross_entropy
 from noback.rules import Sgd
 from noback.values import direction_seeds
 from noback.weights import Weights
@@ -64,7 +65,10 @@ def ways(device: torch.device) -> dict[str, Callable[[Subject], Step]]:
 
 
 class NobackStep:
-    """A step of noback: score the batch at two points in one forward, then move the weights."""
+    """A step of noback: score the batch at two points in one forward, then move the weights.
+
+    On a CUDA device the loss is read when the next step is on its way, as training does.
+    """
 
     def __init__(self, subject: Subject, tuned: Tuned, *, eps: float = EPS, lr: float = LR) -> None:
         self._weights = Weights(tuned)
@@ -73,16 +77,25 @@ class NobackStep:
         self._engine = Local(model, self._weights, subject.words, tf32=subject.tf32, say=self._said.append)
         self._batch, self._steps = subject.batch, count()
         self._estimator, self._rule = TwoSided(eps=eps), Sgd(lr=lr)
+        self._late: Scored | None = None  # a step whose loss was not read yet
 
     def __call__(self) -> float:
-        """One step; its slope."""
+        """One step; its slope, or on a CUDA device that of the step before."""
         step = next(self._steps)
         seeds = direction_seeds(0, step, 1)
-        outputs = self._engine.score(self._batch, self._estimator.points(seeds))
-        losses = [cross_entropy(output, self._batch.gold) for output in outputs]
+        points = self._estimator.points(seeds)
+        if self._weights.device.type == "cuda":
+            return self._ahead(step, seeds, scored(self._engine, self._batch, points, CrossEntropy()))
+        losses = [cross_entropy(output, self._batch.gold) for output in self._engine.score(self._batch, points)]
         estimate = self._estimator.estimate(seeds, losses)
         self._weights.advance([self._rule.move(step, step + 1, estimate)])
         return estimate.slopes[0]
+
+    def _ahead(self, step: int, seeds: Sequence[int], found: Scored) -> float:
+        pace = self._rule.pace(step, step + 1, len(seeds))
+        self._weights.advance_along(seeds, pace.share * self._estimator.slopes(found.there), pace.decay)
+        before, self._late = self._late or found, found
+        return self._estimator.estimate(seeds, before.losses()).slopes[0]
 
     @property
     def note(self) -> str | None:

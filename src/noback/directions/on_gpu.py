@@ -14,7 +14,7 @@ from torch import Tensor
 from noback.directions import sweeps
 from noback.directions.families import Family
 from noback.directions.philox import Place
-from noback.values import Move
+from noback.values import Move, Term
 
 Part = tuple[Tensor, Place, bool]  # a matrix, its place in the noise, and whether weight decay applies to it
 
@@ -58,6 +58,10 @@ class GpuSweeps(Protocol):
 
     def advance(self, moves: Sequence[Move]) -> None:
         """Apply the moves to every tensor in place."""
+        ...
+
+    def advance_along(self, seeds: Sequence[int], coefficients: Tensor, decay: float) -> None:
+        """Apply one move whose coefficients, float64 [seeds], are on the GPU."""
         ...
 
 
@@ -132,6 +136,14 @@ class _Fetched:
             fetched = tensor.cpu()
             sweeps.advance([(tensor_array(fetched), place)], self._family, moves if decayed else spared)
             tensor.copy_(fetched)
+
+    def advance_along(self, seeds: Sequence[int], coefficients: Tensor, decay: float) -> None:
+        self.advance([move_along(seeds, coefficients, decay)])
+
+
+def move_along(seeds: Sequence[int], coefficients: Tensor, decay: float) -> Move:
+    """The move along some directions by coefficients that a tensor holds."""
+    return Move(tuple(map(Term, seeds, coefficients.tolist())), decay)
 
 
 def tensor_array(tensor: Tensor) -> NDArray[Any]:

@@ -8,17 +8,14 @@ coefficients are values on the device, so a captured graph can be replayed with 
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
-from itertools import accumulate
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 import triton
-from numpy.typing import NDArray
 from torch import Tensor
 
 from noback.directions.families import FAMILIES, Family
@@ -31,7 +28,8 @@ from noback.directions.kernels_triton import (
     perturb_small,
     perturb_tiles,
 )
-from noback.directions.philox import Place, fold, mirrored
+from noback.directions.philox import Place, mirrored
+from noback.directions.placing import Points, packed, shared
 from noback.directions.tiles import USUAL, Tile, Tiles, tiles_for
 from noback.values import Move, Term
 
@@ -41,47 +39,6 @@ _MOVES_A_PASS = 512
 _NARROW = 64  # a matrix of fewer columns goes element by element
 _LARGE = 2**24  # weights from which on the choice of tiles matters
 Part = tuple[Tensor, Place, bool]
-
-
-def packed(family: Family, moves: Sequence[Move]) -> NDArray[np.int32]:
-    """Moves as 32-bit words: folded tables, seeds, where each move's terms begin, rounding seeds and decays."""
-    terms = [term for move in moves for term in move.terms]
-    starts = accumulate((len(move.terms) for move in moves), initial=0)
-    rest = struct.pack(
-        f"={len(terms)}Q{len(moves) + 1}i{len(moves)}Q{len(moves)}f",
-        *(term.seed for term in terms), *starts, *(move.rounding_seed for move in moves),
-        *(move.decay for move in moves),
-    )  # fmt: skip
-    tables = [fold(family, term.coefficient).view(np.int32) for term in terms]
-    return np.concatenate([*tables, np.frombuffer(rest, dtype=np.int32)])
-
-
-def shared(moves: Sequence[Move]) -> int:
-    """How many points in a row share their only term's seed, such as a direction's two sides; 0: no such order."""
-    if not moves or any(len(move.terms) != 1 for move in moves):
-        return 0
-    seeds = [move.terms[0].seed for move in moves]
-    for size in (4, 3, 2):
-        groups = [seeds[begin : begin + size] for begin in range(0, len(seeds), size)]
-        if len(seeds) % size == 0 and all(len(set(group)) == 1 for group in groups):
-            return size
-    return 1
-
-
-@dataclass(frozen=True, slots=True)
-class Points:
-    """Points as the device sees them: their words, and what of their order a kernel is compiled for."""
-
-    words: Tensor
-    count: int
-    terms: int
-    shared: int
-    mirrored: bool
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What a kernel that writes all points by tiles is compiled for."""
-        return {"SHARED": self.shared, "MIRRORED": self.mirrored, "ALONE": self.shared == self.count}
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -108,6 +65,7 @@ class Sweeps:
         """
         self._device, self._family, self._parts = parts[0][0].device, family, parts
         self._index = self._device.index if self._device.type == "cuda" else -1
+        self._values = torch.from_numpy(family.values.astype(np.float64)).to(self._device)
         self._groups: dict[tuple[int, ...], _Plan] = {}
         self._steps: dict[tuple[int, bool], Any] = {}  # captured sweeps of one move
         self._slots: dict[tuple[int, ...], tuple[tuple[Move, ...], Points]] = {}
@@ -208,6 +166,16 @@ class Sweeps:
                 self._step(placed, decays=decays)
             else:
                 self._advance(placed, decays=decays)
+
+    @_there
+    def advance_along(self, seeds: Sequence[int], coefficients: Tensor, decay: float) -> None:
+        """Apply one move whose coefficients, float64 [seeds], are on the GPU: its tables are folded there."""
+        move = Move(tuple(Term(seed, 0.0) for seed in seeds), decay)
+        placed = self.placed([move])
+        self._slots[self.order([move])] = ((), placed)  # what stands there from now on is not known here
+        tables = (self._values * coefficients[:, None]).float()
+        placed.words[: tables.numel()].copy_(tables.view(torch.int32).view(-1))
+        self._step(placed, decays=decay != 1.0)
 
     def _step(self, placed: Points, *, decays: bool) -> None:
         """One move: plainly the first time, captured the second, from then on replayed, which is one launch."""

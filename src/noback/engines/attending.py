@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -65,20 +64,23 @@ def _attended(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
 
         if can_attend(query, key, value, mask):
             scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-            work = partial(attention, query, key, value, mask, scale, causal=bool(kwargs.get("is_causal")))
-            if _runs(query, mask, work):
-                return work()
+            if _runs(attention, query, key, value):
+                return attention(query, key, value, mask, scale, causal=bool(kwargs.get("is_causal")))
     return F.scaled_dot_product_attention(*args, **kwargs)
 
 
-def _runs(query: Tensor, mask: Tensor | None, work: Callable[[], Tensor]) -> bool:
-    """Whether the kernel was seen to compile and run on the GPU for tensors of a kind."""
-    kind = query.device, query.dtype, query.shape[2:], mask is None
+def _runs(attention: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether the kernel was seen to compile and run on the GPU for tensors of a kind, with a mask and without.
+
+    Both: a model whose rows are all of one length may be given a mask only when its forward is captured.
+    """
+    kind = query.device, query.dtype, query.shape[2:]
     if kind not in _RUNS:
         if torch.cuda.is_current_stream_capturing():
             return False
         try:
-            work()
+            for mask in (None, query.new_zeros((1, 1, 1, 1))):
+                attention(query, key, value, mask, 1.0, causal=False)
             _RUNS[kind] = True
         except torch.OutOfMemoryError:
             raise

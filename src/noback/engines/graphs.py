@@ -47,7 +47,7 @@ class Graphs:
             self._seen.add(key)
             return output
         for name, tensor in inputs.items():
-            found.inputs[name].copy_(tensor, non_blocking=True)
+            found.inputs[name].copy_(_pinned(tensor), non_blocking=True)
         for graph in found.graphs:
             graph.replay()
         return found.output.clone()  # the next replay writes over it
@@ -112,6 +112,11 @@ class Graphs:
         with suppress(AttributeError, RuntimeError):
             numbers = torch.cuda.default_generators[place]
             numbers.graphsafe_set_state(numbers.clone_state())  # the same numbers, outside any capture
+
+
+def _pinned(tensor: Tensor) -> Tensor:
+    """The tensor where a GPU can fetch it while the host goes on."""
+    return tensor if tensor.is_cuda else tensor.pin_memory()
 
 
 @contextmanager

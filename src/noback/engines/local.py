@@ -90,6 +90,11 @@ class Local:
     @torch.inference_mode()
     def score(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
         """The label logits of the batch at each point: float32 [examples, labels] each, on the CPU."""
+        return list(self.logits(batch, points).cpu())  # the one moment of a step that waits for a GPU
+
+    @torch.inference_mode()
+    def logits(self, batch: Batch, points: Sequence[Move]) -> Tensor:
+        """The same as one tensor [points, examples, labels] where the model is; a GPU is not waited for."""
         while True:
             cut = self._asked(batch, points)
             try:
@@ -162,17 +167,16 @@ class Local:
         rows, tokens = inputs["input_ids"].shape
         return self._room.watching(Size(at_once, rows, tokens, _moving(points)))
 
-    def _scored(self, batch: Batch, points: Sequence[Move], probes: int, examples: int) -> list[Tensor]:
+    def _scored(self, batch: Batch, points: Sequence[Move], probes: int, examples: int) -> Tensor:
         scores: list[Tensor] = []
         for together in _cut(points, probes):
             parts = [self._pass(part, together) for part in _micro_batches(batch, examples)]
             scores.extend(torch.cat(list(of_point)) for of_point in zip(*parts, strict=True))
-        if self._graphs is None:
-            return scores
         logits = torch.stack(scores)
-        with torch.inference_mode(mode=False):  # what is made there is for anyone
-            self._meanwhile()
-        return list(logits.cpu())  # the one moment of a step that waits for the GPU
+        if self._graphs is not None:
+            with torch.inference_mode(mode=False):  # what is made there is for anyone
+                self._meanwhile()
+        return logits
 
     def _take_less(self, probes: int, examples: int, error: Exception) -> None:
         """Halve what goes through the model at once, remember it and say so; one example at one point must fit."""
@@ -199,11 +203,13 @@ class Local:
         self._weights.look()
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("high" if self._tf32 else "highest")
-        self._graphs.stream.wait_stream(torch.cuda.current_stream(self._device))
+        stream, around = self._graphs.stream, torch.cuda.current_stream(self._device)
+        stream.wait_stream(around)
         try:
-            with torch.cuda.stream(self._graphs.stream):
+            with torch.cuda.stream(stream):
                 yield
         finally:
+            around.wait_stream(stream)
             torch.set_float32_matmul_precision(before)
 
     def _pass(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:

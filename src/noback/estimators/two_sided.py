@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from torch import Tensor
+
 from noback.errors import InputError
 from noback.estimators.ties import AdaptTies
 from noback.options import option, positive, whole
@@ -54,3 +56,8 @@ class TwoSided:
         pairs = list(zip(losses[::2], losses[1::2], strict=True))
         slopes = tuple(to_float32((plus - minus) / (2.0 * self._eps)) for plus, minus in pairs)
         return Estimate(to_float32(sum(losses) / len(losses)), tuple(seeds), slopes)
+
+    def slopes(self, losses: Tensor) -> Tensor:
+        """The slopes that `estimate` gives, to the bit, as float64 where the losses (float64) are."""
+        width = losses.new_full((1,), 2.0 * self._eps)  # a GPU divides by a number that is not its own less exactly
+        return ((losses[::2] - losses[1::2]) / width).float().double()

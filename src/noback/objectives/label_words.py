@@ -13,7 +13,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from noback.objectives.metrics import accuracy, answer_loss, confusion, cross_entropy
+from noback.objectives.metrics import (
+    accuracy,
+    answer_loss,
+    answer_losses,
+    confusion,
+    cross_entropies,
+    cross_entropy,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +33,10 @@ class CrossEntropy:
     def loss(self, label_logits: Tensor, gold: Tensor, _texts: Sequence[str]) -> float:
         """The loss of a batch: label logits [examples, labels], gold [examples]."""
         return cross_entropy(label_logits, gold)
+
+    def losses(self, label_logits: Tensor, gold: Tensor) -> Tensor:
+        """The loss at each point [points, examples, labels], float64, where the logits are."""
+        return cross_entropies(label_logits, gold)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +76,7 @@ class LanguageModel:
     def loss(self, label_logits: Tensor, gold: Tensor, _texts: Sequence[str]) -> float:
         """Each example counts the same, however long its answer is."""
         return answer_loss(label_logits, gold)
+
+    def losses(self, label_logits: Tensor, gold: Tensor) -> Tensor:
+        """The loss at each point [points, examples, candidates], float64, where the logits are."""
+        return answer_losses(label_logits, gold)

@@ -19,6 +19,21 @@ def cross_entropy(label_logits: Tensor, gold: Tensor) -> float:
         return float((np.logaddexp.reduce(scores, axis=1) - right).mean())
 
 
+def cross_entropies(label_logits: Tensor, gold: Tensor) -> Tensor:
+    """`cross_entropy` at each point [points, examples, labels], by PyTorch, where the logits are."""
+    scores = label_logits.double()
+    return (scores.logsumexp(dim=2) - _right(scores, gold)).mean(dim=1)
+
+
+def answer_losses(label_logits: Tensor, gold: Tensor) -> Tensor:
+    """`answer_loss` at each point [points, examples, candidates]."""
+    return -_right(label_logits.double(), gold).mean(dim=1)
+
+
+def _right(scores: Tensor, gold: Tensor) -> Tensor:
+    return scores.gather(2, gold[:, None].expand(len(scores), -1, 1))[..., 0]
+
+
 def answer_loss(label_logits: Tensor, gold: Tensor) -> float:
     """Minus the mean log-probability of the right candidates; label logits are log-probabilities here."""
     return -float(label_logits.double().gather(1, gold[:, None]).mean())

@@ -17,7 +17,8 @@ from noback.journal import read_journal
 from noback.reproduction.grid import Cell, Grid
 from noback.reproduction.table import markdown, summarised
 from noback.run import Run, drawn_data, versions
-from noback.training import Diverged, Interrupted, resume, train
+from noback.stepping import Diverged
+from noback.training import Interrupted, resume, train
 from noback.watching import Watcher
 
 FILE = "reproduction.json"

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from noback.errors import InputError
 from noback.options import not_negative, one_of, option, positive
 from noback.rules.schedule import SCHEDULES
 from noback.values import Estimate, Move, Term
+
+
+class Pace(NamedTuple):
+    """What each slope of a step is multiplied by, and its move's decay."""
+
+    share: float
+    decay: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +36,13 @@ class Sgd:
 
     def move(self, step: int, steps: int, estimate: Estimate) -> Move:
         """The move of a step: a pure function of what the journal holds."""
+        pace = self.pace(step, steps, len(estimate.slopes))
+        terms = zip(estimate.seeds, estimate.slopes, strict=True)
+        return Move(tuple(Term(seed, pace.share * slope) for seed, slope in terms), pace.decay)
+
+    def pace(self, step: int, steps: int, directions: int) -> Pace:
+        """What of a move no slope decides."""
         if self.lr is None:
             raise InputError("the rule has no lr; expected a number above zero")
         lr = self.lr * SCHEDULES[self.schedule](step, steps)
-        share = -lr / len(estimate.slopes)
-        terms = zip(estimate.seeds, estimate.slopes, strict=True)
-        return Move(tuple(Term(seed, share * slope) for seed, slope in terms), 1.0 - lr * self.weight_decay)
+        return Pace(-lr / directions, 1.0 - lr * self.weight_decay)
