@@ -26,15 +26,17 @@ from noback.run import Run, drawn_data
 
 RESULTS = Path(__file__).parent / "results"
 SHOWN = {"demonstrations": 8}
+WHOLE = "prefixes, every layer tuned"  # what a step takes where not only the upper half of the layers is tuned
+UPPER = ("none", "layers", "prefixes", "all", WHOLE)
 CASES = {
     "8 demonstrations, batch 16": (("none", "prefixes"), SHOWN | {"batch": 16}),
     "8 demonstrations, batch 16, upper half of the layers tuned": (
-        ("none", "layers", "prefixes", "all"),
+        UPPER,
         SHOWN | {"batch": 16, "adapter": noback.Full(tune="last:4")},
     ),
     "8 demonstrations, batch 64": (("none", "prefixes"), SHOWN | {"batch": 64}),
     "8 demonstrations, batch 64, upper half of the layers tuned": (
-        ("none", "layers", "prefixes", "all"),
+        UPPER,
         SHOWN | {"batch": 64, "adapter": noback.Full(tune="last:4")},
     ),
     "no demonstrations, batch 16": (("none", "prefixes"), {"batch": 16}),
@@ -60,16 +62,21 @@ def main() -> None:
 
 def timed(ways: tuple[str, ...], config: noback.RunConfig, rounds: int) -> dict:
     """The median seconds of a step each way, the ratios to the plain way, and how far the scores are apart."""
-    run = Run(config, RunFolder("."))
-    run.task.use(drawn_data(config))
-    engines = {way: Local(run.model, run.weights, run.task.word_ids, share=way) for way in ways}
+    run = made(config)
+    whole = made(dataclasses.replace(config, adapter=noback.Full())) if WHOLE in ways else run
+    runs = {way: whole if way == WHOLE else run for way in ways}
+    engines = {
+        way: Local(one.model, one.weights, one.task.word_ids, share="prefixes" if way == WHOLE else way)
+        for way, one in runs.items()
+    }
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     points = run.config.estimator.points([0])
-    plain = torch.stack(engines["none"].score(run.batch(0), points))
-    apart = {way: (torch.stack(one.score(run.batch(0), points)) - plain).abs().max() for way, one in engines.items()}
-    tokens = engines[ways[-1]].tally
+    first = {way: torch.stack(engines[way].score(run.batch(0), points)) for way in ways if way != WHOLE}
+    apart = {way: (scores - first["none"]).abs().max() for way, scores in first.items()}
+    tokens = engines["all" if "all" in ways else ways[-1]].tally
     for step in range(rounds + 1):
         for way, engine in engines.items():
+            run = runs[way]
             run.engine = engine
             began = time.perf_counter()
             estimate = run.measure(step, run.config.eps).estimate
@@ -81,9 +88,16 @@ def timed(ways: tuple[str, ...], config: noback.RunConfig, rounds: int) -> dict:
         "seconds_a_step": {way: round(value, 4) for way, value in medians.items()},
         "times_faster_than_none": {way: round(medians["none"] / value, 2) for way, value in medians.items()},
         **({"all_over_prefixes": round(medians["prefixes"] / medians["all"], 2)} if "all" in ways else {}),
+        **({"all_over_every_layer_tuned": round(medians[WHOLE] / medians["all"], 2)} if WHOLE in ways else {}),
         "largest_difference_of_a_score": {way: float(f"{float(value):.2g}") for way, value in apart.items()},
         "one_step": dataclasses.asdict(tokens),
     }
+
+
+def made(config: noback.RunConfig) -> Run:
+    run = Run(config, RunFolder("."))
+    run.task.use(drawn_data(config))
+    return run
 
 
 if __name__ == "__main__":

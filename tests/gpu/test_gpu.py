@@ -2,6 +2,10 @@
 
 import dataclasses
 import json
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 import torch
@@ -12,11 +16,12 @@ from noback.directions import FAMILIES, Place, on_gpu, sweeps
 from noback.engines import STILL
 from noback.estimators import TwoSided
 from noback.folder import RunFolder
+from noback.journal import read_journal
 from noback.mezo import MeZO
 from noback.rules import Sgd
 from noback.run import Run
 from noback.tasks import Batch
-from noback.training import train
+from noback.training import resume, train
 from noback.tuned import tuned_run
 from noback.values import Move, Term
 from noback.weights import DTYPES, Weights
@@ -324,6 +329,25 @@ def test_a_gpu_that_is_ahead_of_the_journal_ends_on_the_bits_of_one_that_waits(t
     assert (tmp_path / "ahead" / "journal").read_bytes() == (tmp_path / "waiting" / "journal").read_bytes()
     replayed = tuned_run(tmp_path / "ahead", "final", snapshots=False, device="cpu")[0]
     assert replayed.weights.digest() == ahead.final_weights
+
+
+def test_a_run_killed_on_a_gpu_ends_on_the_bits_of_one_never_killed(tmp_path):
+    """Killed for real, in the middle of steps whose records are behind the weights."""
+    whole = train(config(device="cuda", steps=400, eval_every=150), tmp_path / "whole")
+    out, journal = tmp_path / "killed", tmp_path / "killed" / "journal"
+    options = "steps=400, batch=8, test_limit=20, eval_every=150, device='cuda'"
+    begin = f"noback.train(noback.RunConfig({options}), {str(out)!r})"
+    went_on = f"noback.resume({str(out)!r})"
+    for steps in (40, 210):
+        program = "import noback; " + (went_on if journal.exists() else begin)
+        child = subprocess.Popen([sys.executable, "-c", program])
+        while child.poll() is None and not (journal.exists() and len(read_journal(journal).steps) >= steps):
+            time.sleep(0.001)
+        child.kill()
+        assert child.wait() == -signal.SIGKILL
+        assert steps <= len(read_journal(journal).steps) < 400
+    assert resume(out).final_weights == whole.final_weights
+    assert journal.read_bytes() == (tmp_path / "whole" / "journal").read_bytes()
 
 
 def drawn(run):
