@@ -1,6 +1,7 @@
 """Steps whose record is written after the weights have moved: as a GPU takes them, here with a CPU in its place."""
 
 import dataclasses
+import json
 import math
 
 import pytest
@@ -15,6 +16,7 @@ from noback.run import Run, drawn_data
 from noback.stepping import Diverged
 from noback.training import Interrupted
 from noback.values import direction_seeds
+from noback.watching import Silent
 from noback.weights import Weights
 
 STEPS = 13
@@ -46,7 +48,7 @@ def test_a_run_that_is_ahead_of_its_journal_ends_on_the_bits_of_one_that_is_not(
 
 
 @pytest.mark.usefixtures("late")
-def test_weights_are_ahead_by_one_step_and_looks_wait_for_the_records(config, tmp_path, monkeypatch):
+def test_looks_wait_for_the_records_of_weights_that_are_ahead(config, tmp_path, monkeypatch):
     happened = watched(monkeypatch)
     train(config, tmp_path / "run")
     lead, leads, at_looks = 0, [], []
@@ -131,7 +133,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_is_not_written(config, tmp_p
     with pytest.raises(Diverged, match="the journal up to there is sound"):
         train(config, tmp_path / "run")
     written = read_journal(tmp_path / "run" / "journal").steps
-    assert written
+    assert len(written) == 6  # the first step was scored three times
     assert all(math.isfinite(record.loss) for record in written)
 
 
@@ -157,6 +159,33 @@ def test_losses_of_all_points_are_those_of_each():
         found = objective.losses(logits, gold)
         assert found.dtype == torch.float64
         assert found.tolist() == pytest.approx([single(one, gold) for one in logits], rel=1e-14)
+
+
+@pytest.mark.usefixtures("late")
+def test_the_loss_of_a_language_model_is_late_too(tmp_path):
+    rows = [{"prompt": f"What comes after {word}?", "completion": " the end"} for word in ("day", "night", "rain") * 4]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = RunConfig(
+        model="mini-causal", task="instructions", data=str(tmp_path / "rows.jsonl"), steps=5, batch=2, test_limit=1,
+        eval_every=5, objective=LanguageModel(),
+    )  # fmt: skip
+    ahead, waiting = train(config, tmp_path / "ahead"), train(config, tmp_path / "waiting", health_every=1)
+    assert ahead.final_weights == waiting.final_weights
+    assert (tmp_path / "ahead" / "journal").read_bytes() == (tmp_path / "waiting" / "journal").read_bytes()
+
+
+@pytest.mark.usefixtures("late")
+@pytest.mark.parametrize("steps", [20, 21])
+def test_ties_are_warned_of(config, tmp_path, monkeypatch, steps):
+    said = []
+
+    class Listening(Silent):
+        def note(self, text):
+            said.append(text)
+
+    monkeypatch.setattr(CrossEntropy, "losses", lambda _, logits, gold: 0 * logits.double().sum(dim=(1, 2)))
+    train(dataclasses.replace(config, steps=steps), tmp_path / "run", watcher=Listening())
+    assert sum("slopes" in text and "zero" in text for text in said) == 1
 
 
 def test_what_is_scored_late_is_what_is_scored(config, data_folder, tmp_path):

@@ -129,8 +129,8 @@ class Run:
         Where ties raise eps, the next step needs the slopes. It is one or the other for a whole run: a step that is
         taken again after a crash has the same loss to the bit, whoever waits for it.
         """
-        known = isinstance(self.config.objective, MeanLoss) and self.config.estimator.adapt_ties is None
-        return known and self.device.type == "cuda"
+        known = isinstance(self.config.objective, MeanLoss) and isinstance(self.engine, Local)
+        return known and self.config.estimator.adapt_ties is None and self.device.type == "cuda"
 
     def tally(self) -> Tally:
         """The tokens that this process has scored, and how many of them were not computed again."""

@@ -41,14 +41,15 @@ class _Window:
 class Steps:
     """Takes a run's steps and writes their records.
 
-    Where the run allows it, a GPU moves on while the host reads and writes the record of the step before: its weights
-    are then ahead of the journal by one step. They die with the process, and whatever outlives it waits (`settle`).
+    Where the run allows it, a GPU takes the next step while the host reads and writes the record of the one before: its
+    weights are ahead of the journal by one step, and by two while it writes. They die with the process, and whatever
+    outlives it waits (`settle`).
     """
 
     def __init__(self, run: Run, journal: Journal, contents: Contents, health_every: int | None) -> None:
         self._run, self._journal, self._contents, self._health_every = run, journal, contents, health_every
         self._window = _Window(_sought(run))
-        self._ahead: Callable[[], Measured] | None = None  # a step that the weights have taken and no record holds
+        self._ahead: tuple[int, Callable[[], Measured]] | None = None  # a step that was taken and is not recorded
         self._warned = False
 
     def take(self, step: int) -> None:
@@ -58,33 +59,34 @@ class Steps:
         probed = bool(self._health_every) and step % (self._health_every or 1) == 0
         sought = len(self._window.scored) < self._window.sought
         if run.late and not (is_due(step, run.config) or probed or sought):
-            ahead = run.take(step, eps)
+            taken = run.take(step, eps)
             self.settle()
-            self._ahead = ahead
+            self._ahead = step, taken
         else:
             self.settle()
             measured = run.measure(step, eps)
-            record = self._record(measured.estimate)
+            record = self._record(step, measured.estimate)
             if sought:
                 self._window.scored += _scored_again(run, step, eps, measured.estimate)
             _advance(run, record, probed=probed)
             self._tell(measured)
-        self._warned = self._warned or _warned_of_ties(run, self._contents, eps)
 
     def settle(self) -> None:
         """Bring the journal to where the weights are."""
         if self._ahead is not None:
-            measured, self._ahead = self._ahead(), None
-            self._record(measured.estimate)
+            step, taken = self._ahead
+            measured = taken()
+            self._record(step, measured.estimate)
+            self._ahead = None
             self._tell(measured)
 
     def sum_up(self) -> None:
         """Say how healthy the steps since the last look were."""
         self._window = _summed_up(self._run, len(self._contents.steps), self._window)
 
-    def _record(self, estimate: Estimate) -> StepRecord:
-        record = StepRecord(len(self._contents.steps), estimate.loss, estimate.slopes)
-        _check_finite(estimate, record.step, self._run.folder)
+    def _record(self, step: int, estimate: Estimate) -> StepRecord:
+        record = StepRecord(step, estimate.loss, estimate.slopes)
+        _check_finite(estimate, step, self._run.folder)
         self._journal.append(record)
         self._contents.steps.append(record)
         return record
@@ -92,6 +94,7 @@ class Steps:
     def _tell(self, measured: Measured) -> None:
         self._window.add(measured)
         self._run.watcher.stepped(len(self._contents.steps), self._run.config.steps, measured.estimate)
+        self._warned = self._warned or _warned_of_ties(self._run, self._contents)
 
 
 def _eps(run: Run, journal: Journal, contents: Contents) -> float:
@@ -175,7 +178,7 @@ def _scored_again(run: Run, step: int, eps: float, estimate: Estimate) -> list[t
     return list(zip(*slopes, strict=True))
 
 
-def _warned_of_ties(run: Run, contents: Contents, eps: float) -> bool:
+def _warned_of_ties(run: Run, contents: Contents) -> bool:
     """Say once that zero slopes dominate, if they do."""
     config = run.config
     recent = [slope for record in contents.steps[-ENOUGH_STEPS:] for slope in record.slopes]
@@ -185,7 +188,7 @@ def _warned_of_ties(run: Run, contents: Contents, eps: float) -> bool:
     if share <= DOMINATED:
         return False
     run.watcher.note(
-        f"warning: {tie_advice(share, eps, config.batch, config.estimator.directions, config.objective.kind)}"
+        f"warning: {tie_advice(share, config.eps, config.batch, config.estimator.directions, config.objective.kind)}"
     )
     return True
 

@@ -45,6 +45,8 @@ def train(
 ) -> Result:
     """Train from the start in a new run folder; `stop` is asked after each step whether to leave off.
 
+    On a GPU a step may be told to the watcher when the next is under way; `stop` is then asked before.
+
     `health_every`: so often, two more forwards see the curvature and whether the step lowered the loss.
     """
     config = with_whole_paths(config)

@@ -17,7 +17,9 @@ from noback.engines import STILL
 from noback.estimators import TwoSided
 from noback.folder import RunFolder
 from noback.journal import read_journal
+from noback.late import scored
 from noback.mezo import MeZO
+from noback.objectives import CrossEntropy, cross_entropy
 from noback.rules import Sgd
 from noback.run import Run
 from noback.tasks import Batch
@@ -34,7 +36,7 @@ pytestmark = [
 if torch.cuda.is_available():
     from torch.nn.functional import scaled_dot_product_attention
 
-    from noback.engines import attention_triton
+    from noback.engines import attending, attention_triton
     from noback.engines.attending import Attending
     from noback.engines.attention_triton import attention, can_attend
     from noback.engines.norm_triton import layer_norm
@@ -267,7 +269,7 @@ def test_attention_over_short_rows_is_torchs(dtype, heads, tokens, width):
     try:
         for chosen, causal in ((None, False), (None, True), (mask, False), (mask[:1], False)):
             assert can_attend(*given, chosen)
-            found = attention(*given, chosen, width**-0.5, causal=causal)
+            found = attention(*given, chosen, scale=width**-0.5, causal=causal)
             exact_mask = None if chosen is None else chosen.float()
             expected = scaled_dot_product_attention(*exact, attn_mask=exact_mask, is_causal=causal)
             torch.testing.assert_close(found.float(), expected, atol=3e-2, rtol=3e-2)
@@ -309,13 +311,58 @@ def test_a_captured_forward_goes_to_the_kernel_too(monkeypatch, tmp_path):
         return attention(*args, **kwargs)
 
     monkeypatch.setattr(attention_triton, "attention", seen)
+    monkeypatch.setattr(attending, "_RUNS", {})
     run = Run(config(device="cuda", dtype="bfloat16"), RunFolder(tmp_path))
-    ids = torch.randint(5, 1000, (8, 24), generator=torch.Generator().manual_seed(0))
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    batch = Batch(inputs, torch.full((8,), 3), torch.zeros(8, dtype=torch.long))
     for seed in (SEED, OTHER_SEED, 7):
-        run.engine.score(batch, TwoSided(eps=1e-3).points([seed]))
+        run.engine.score(full_rows(24), TwoSided(eps=1e-3).points([seed]))
     assert True in captured
+    assert run.engine._graphs.refused is None
+    assert run.engine._graphs._captured
+
+
+def full_rows(tokens):
+    """A batch without padding."""
+    ids = torch.randint(5, 1000, (8, tokens), generator=torch.Generator().manual_seed(0))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    return Batch(inputs, torch.full((8,), 3), torch.zeros(8, dtype=torch.long))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tokens", [24, 96])
+@pytest.mark.parametrize("model", ["mini", "mini-causal"])
+def test_full_rows_give_the_same_bits_plainly_and_captured(tmp_path, dtype, tokens, model):
+    """A run that goes on takes a shape's first forward plainly where one never stopped replays it."""
+    task = "reviews-causal" if model == "mini-causal" else "reviews"
+    run = Run(config(device="cuda", dtype=dtype, model=model, task=task), RunFolder(tmp_path))
+    points = TwoSided(eps=1e-3).points([SEED])
+    run.engine.score(full_rows(16), points)  # what is checked once
+    plain, _, captured = (run.engine.score(full_rows(tokens), points) for _ in range(3))
+    assert run.engine._graphs.refused is None
+    assert run.engine._graphs._captured
+    assert all(map(torch.equal, plain, captured))
+
+
+def test_what_is_scored_late_is_what_is_scored(tmp_path):
+    run = Run(config(device="cuda"), RunFolder(tmp_path))
+    for seed in (SEED, OTHER_SEED, 7, SEED):
+        points = TwoSided(eps=1e-2).points([seed])
+        late = scored(run.engine, full_rows(24), points, CrossEntropy())
+        plain = run.engine.score(full_rows(24), points)  # on its way before the first was read
+        expected = [cross_entropy(one, full_rows(24).gold) for one in plain]
+        assert late.losses() == pytest.approx(expected, rel=1e-12)
+        assert all(map(torch.equal, late.outputs(), plain))
+
+
+def test_slopes_of_losses_on_the_gpu_are_those_of_a_record_to_the_bit():
+    """Losses whose slopes lie between two float32 numbers: the least error of a division would show."""
+    estimator, made = TwoSided(eps=3e-4, directions=10000), torch.Generator().manual_seed(0)
+    below = torch.randn(10000, generator=made)
+    between = (below.double() + torch.nextafter(below, torch.full_like(below, torch.inf)).double()) / 2
+    losses = torch.stack([between * (2.0 * 3e-4), torch.zeros(10000, dtype=torch.float64)], dim=1).view(-1)
+    expected = estimator.estimate(range(10000), losses.tolist()).slopes
+    assert tuple(estimator.slopes(losses.cuda()).tolist()) == expected
+    careless = ((losses[::2] * (1.0 / (2.0 * 3e-4))).float().double()).tolist()
+    assert sum(one != other for one, other in zip(careless, expected, strict=True)) > 100
 
 
 @pytest.mark.parametrize("directions", [1, 3])

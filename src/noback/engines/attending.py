@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,8 @@ class Attending(TorchFunctionMode):
     """While active, a yes-or-no mask becomes 0 and minus infinity the first time that a layer's attention is given it.
 
     PyTorch does the same to it in every layer, in three launches. Rows that are short go to a kernel that does not pad
-    them to long tiles.
+    them to long tiles. A mask that hides nothing is used like any other, as in a captured forward: a plain one gives
+    the same bits.
     """
 
     def __init__(self) -> None:
@@ -33,6 +35,8 @@ class Attending(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func is Tensor.all and len(args) == 1 and args[0].dim() == 2 and args[0].dtype == torch.bool:
+            return False  # whether rows have no padding: a capture cannot ask, and what it gives is what all must give
         if func is F.scaled_dot_product_attention:
             query, mask = args[0] if args else kwargs["query"], kwargs.get("attn_mask")
             if mask is not None and mask.dtype == torch.bool:
@@ -64,23 +68,20 @@ def _attended(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
 
         if can_attend(query, key, value, mask):
             scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-            if _runs(attention, query, key, value):
-                return attention(query, key, value, mask, scale, causal=bool(kwargs.get("is_causal")))
+            attend = partial(attention, query, key, value, scale=scale, causal=bool(kwargs.get("is_causal")))
+            if _runs(query, mask, attend):
+                return attend(mask)
     return F.scaled_dot_product_attention(*args, **kwargs)
 
 
-def _runs(attention: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether the kernel was seen to compile and run on the GPU for tensors of a kind, with a mask and without.
-
-    Both: a model whose rows are all of one length may be given a mask only when its forward is captured.
-    """
-    kind = query.device, query.dtype, query.shape[2:]
+def _runs(query: Tensor, mask: Tensor | None, attend: partial[Tensor]) -> bool:
+    """Whether the kernel was seen to compile and run on the GPU for tensors of a kind."""
+    kind = query.device, query.dtype, query.shape[2:], mask is None, attend.keywords["causal"]
     if kind not in _RUNS:
         if torch.cuda.is_current_stream_capturing():
             return False
         try:
-            for mask in (None, query.new_zeros((1, 1, 1, 1))):
-                attention(query, key, value, mask, 1.0, causal=False)
+            attend(mask)
             _RUNS[kind] = True
         except torch.OutOfMemoryError:
             raise

@@ -56,7 +56,7 @@ def _is_tf32() -> bool:
     return torch.get_float32_matmul_precision() != "highest"
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float, *, causal: bool) -> Tensor:
+def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, scale: float, causal: bool) -> Tensor:
     """As torch's scaled_dot_product_attention for [rows, heads, tokens, width] and an additive mask."""
     rows, heads, tokens, width = query.shape
     out = torch.empty((rows, tokens, heads, width), dtype=query.dtype, device=query.device)
