@@ -2,16 +2,13 @@
 
 A sweep goes band by band and, in a band, tile by tile of columns. A tile's Philox words are made once
 and serve all rows of the band and all points that share a seed. Kernels are serial and free of the
-interpreter's lock; threads of our own share out the bands, so no second OpenMP pool competes with torch's.
+interpreter's lock; a team of threads shares out the bands.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache, lru_cache
-from typing import Any
+from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numba import njit
@@ -19,6 +16,7 @@ from numpy.typing import NDArray
 
 from noback.directions.families import Family
 from noback.directions.philox import Array, Place, fold, mirrored
+from noback.directions.team import share_out
 from noback.values import Move
 
 _TILE_COLUMNS = 256  # a normal band's tile is 16 KiB of float32: half of a first-level cache
@@ -66,7 +64,7 @@ def perturb(
         bands = len(groups) - 1
         step = _bands_a_chunk(out.size, bands) if threads > 1 else bands
         chunks += [(*both, chosen, groups[first : first + step + 1], *where) for first in range(0, bands, step)]
-    _share_out(threads if len(chunks) > 1 else 1, _perturb, chunks)
+    share_out(threads if len(chunks) > 1 else 1, _perturb, chunks)
 
 
 def advance(parts: Sequence[tuple[Array, Place]], family: Family, moves: Sequence[Move], *, threads: int = 1) -> None:
@@ -83,7 +81,7 @@ def advance(parts: Sequence[tuple[Array, Place]], family: Family, moves: Sequenc
             bands = (place.first_row + len(weight) - 1) // family.band - place.first_row // family.band + 1
             step = _bands_a_chunk(weight.size, bands)
             chunks += [(*both, first, min(first + step, bands), *where) for first in range(0, bands, step)]
-        _share_out(threads, _advance, chunks)
+        share_out(threads, _advance, chunks)
 
 
 def _bands_a_chunk(elements: int, bands: int) -> int:
@@ -134,30 +132,6 @@ def _as_both(array: Array) -> tuple[NDArray[np.float32], NDArray[np.uint16]]:
 
 
 _NONE = {(ndim, kind): np.empty((0,) * ndim, dtype=kind) for ndim in (2, 3) for kind in (np.float32, np.uint16)}
-
-
-def _share_out(threads: int, kernel: Callable[..., None], chunks: Sequence[tuple[Any, ...]]) -> None:
-    """Run the kernel on every chunk; a thread that is held up (torch's own may still spin) takes fewer of them."""
-    left = iter(chunks)
-
-    def work() -> None:
-        for chunk in left:
-            kernel(*chunk)
-
-    others = [_pool(threads).submit(work) for _ in range(1, threads)]
-    try:
-        work()
-    finally:  # no thread writes weights after an interrupt was raised
-        for other in others:
-            other.result()
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads - 1, thread_name_prefix="noback-noise")
-
-
-os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
 
 
 @njit(cache=True, nogil=True)
