@@ -15,11 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from noback.engines.displaced import TensorNames
 from noback.engines.readout import layers_of
-from noback.engines.units import Forward, replaced_forward
+from noback.engines.units import Forward, mapped, replaced_forward
 
 _MOST = 0.5  # the share of a row's tokens beyond which all are computed
 
@@ -103,10 +102,10 @@ class _Parts:
             except _Reached as reached:
                 given = reached.args_given, reached.kwargs  # the exception itself would hold all that was computed
             self.cut = True
-            some_args, some_kwargs = pytree.tree_map(self._some, (args, kwargs))
+            some_args, some_kwargs = mapped(self._some, (args, kwargs))
             with _Attention(self._attention(*given[0], **given[1])):
                 found = forward(*some_args, **some_kwargs)
-        return pytree.tree_map(self._spread, found)
+        return mapped(self._spread, found)
 
     @contextmanager
     def _modules_remembered(self) -> Iterator[None]:

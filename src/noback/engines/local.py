@@ -378,7 +378,7 @@ def _plain(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _copies(tensor: Tensor, count: int) -> Tensor:
     """[rows, ...] as [count x rows, ...]"""
-    return tensor.repeat(count, *(1 for _ in tensor.shape[1:]))
+    return tensor if count == 1 else tensor.repeat(count, *(1 for _ in tensor.shape[1:]))
 
 
 def _moving(points: Sequence[Move]) -> bool:

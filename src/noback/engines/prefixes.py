@@ -50,21 +50,24 @@ def layout_that_pays(rows: Sequence[Sequence[int]], width: int) -> Layout | None
         lengths = [_length(rows, group) for group in groups]
         cost = _cost(len(groups), max(lengths), width)
         if cost < least and sum(lengths) <= (1 - _LEAST) * tokens:
-            best, least = limit, cost
-    return None if best is None else laid_out(rows, best)
+            best, least = groups, cost
+    return None if best is None else _layout(rows, best)
 
 
 def laid_out(rows: Sequence[Sequence[int]], limit: int) -> Layout:
     """The rows as the fewest trees of at most `limit` tokens; a row that is longer has one by itself."""
-    trees = tuple(_planted(rows, group) for group in _groups(rows, _branches(rows), limit))
-    tokens = sum(map(len, rows))
-    return Layout(trees, tokens, tokens - sum(len(tree.ids) for tree in trees))
+    return _layout(rows, _groups(rows, _branches(rows), limit))
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:
     """How many tokens two rows have in common before they part."""
     shortest = min(len(one), len(other))
     return next((index for index in range(shortest) if one[index] != other[index]), shortest)
+
+
+def _layout(rows: Sequence[Sequence[int]], groups: Sequence[Sequence[Branch]]) -> Layout:
+    trees, tokens = tuple(_planted(rows, group) for group in groups), sum(map(len, rows))
+    return Layout(trees, tokens, tokens - sum(len(tree.ids) for tree in trees))
 
 
 def _branches(rows: Sequence[Sequence[int]]) -> list[Branch]:

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from noback.engines.displaced import TensorNames
 from noback.engines.prefixes import Layout, Tree, layout_that_pays
 from noback.engines.readout import layers_of
-from noback.engines.units import replaced_forward
+from noback.engines.units import mapped, replaced_forward
 from noback.tasks import Batch
 
 # What may be done once, by the word of the option: prefixes, layers.
@@ -156,7 +155,7 @@ def widened(layers: Sequence[nn.Module], rows: int, probes: int) -> Iterator[Non
 
     def wide(forward: Any) -> Any:
         def taken(*args: Any, **kwargs: Any) -> Any:
-            args, kwargs = pytree.tree_map(widen, (args, kwargs))
+            args, kwargs = mapped(widen, (args, kwargs))
             return forward(*args, **kwargs)
 
         return taken

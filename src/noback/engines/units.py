@@ -80,6 +80,18 @@ def own_tensors(module: nn.Module) -> dict[str, nn.Parameter]:
     return {key: tensor for key, tensor in module._parameters.items() if tensor is not None}
 
 
+def mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """What a layer is given or gives with each value changed, also those in lists, tuples and dictionaries.
+
+    Torch's own trees know more kinds and take eight times as long.
+    """
+    if type(value) in (tuple, list):
+        return type(value)([mapped(change, part) for part in value])
+    if type(value) is dict:
+        return {key: mapped(change, part) for key, part in value.items()}
+    return change(value)
+
+
 @contextmanager
 def holding(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
     """Let the instance hold other tensors of these names, and give it its own back."""
