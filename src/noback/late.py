@@ -14,9 +14,12 @@ import torch
 from torch import Tensor
 
 from noback.engines import Local
+from noback.estimators import TwoSided
 from noback.objectives import CrossEntropy, LanguageModel
+from noback.rules import Pace
 from noback.tasks import Batch
 from noback.values import Move
+from noback.weights import Weights
 
 MeanLoss = CrossEntropy | LanguageModel  # objectives that PyTorch computes where the label logits are
 
@@ -56,6 +59,11 @@ def scored(engine: Local, batch: Batch, points: Sequence[Move], objective: MeanL
         found = Scored(losses, _fetched(losses), _fetched(logits), torch.cuda.Event())  # type: ignore[no-untyped-call]
         found._arrived.record()
     return found
+
+
+def advance(weights: Weights, found: Scored, seeds: Sequence[int], estimator: TwoSided, pace: Pace) -> None:
+    """Move the weights by what was scored, whether or not it has arrived."""
+    weights.advance_along(seeds, pace.share * estimator.slopes(found.there), pace.decay)
 
 
 def _fetched(tensor: Tensor) -> Tensor:

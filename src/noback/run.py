@@ -32,7 +32,7 @@ from noback.errors import DamagedError, InputError
 from noback.estimators import TwoSided
 from noback.folder import RunFolder
 from noback.journal import Contents, StepRecord, read_journal
-from noback.late import MeanLoss, Scored, scored
+from noback.late import MeanLoss, Scored, advance, scored
 from noback.objectives import METRICS, Function, LanguageModel, Reward, accuracy, answer_loss, confusion, cross_entropy
 from noback.snapshot import newest_snapshot
 from noback.tasks import Batch, Drawn, Task, TaskSpec, draw_examples, spec_for
@@ -264,7 +264,7 @@ class Run:
         estimator, seeds = self._asked(step, eps)
         found, gold = self._begun(step, estimator.points(seeds))
         pace = self.config.rule.pace(step, self.config.steps, len(seeds))
-        self.weights.advance_along(seeds, pace.share * estimator.slopes(found.there), pace.decay)
+        advance(self.weights, found, seeds, estimator, pace)
         return lambda: self._measured(estimator, seeds, found.losses(), found.outputs(), gold)
 
     def _asked(self, step: int, eps: float) -> tuple[TwoSided, tuple[int, ...]]:

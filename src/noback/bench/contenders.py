@@ -14,7 +14,7 @@ from noback.bench.published import PublishedStep
 from noback.bench.subject import PlainForward, Subject
 from noback.engines import Local
 from noback.estimators import TwoSided
-from noback.late import Scored, scored
+from noback.late import Scored, advance, scored
 from noback.objectives import CrossEntropy, cross_entropy
 from noback.rules import Sgd
 from noback.values import direction_seeds
@@ -92,8 +92,7 @@ class NobackStep:
         return estimate.slopes[0]
 
     def _ahead(self, step: int, seeds: Sequence[int], found: Scored) -> float:
-        pace = self._rule.pace(step, step + 1, len(seeds))
-        self._weights.advance_along(seeds, pace.share * self._estimator.slopes(found.there), pace.decay)
+        advance(self._weights, found, seeds, self._estimator, self._rule.pace(step, step + 1, len(seeds)))
         before, self._late = self._late or found, found
         return self._estimator.estimate(seeds, before.losses()).slopes[0]
 
