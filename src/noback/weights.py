@@ -35,7 +35,8 @@ class Weights:
         if not tensors:
             raise InputError("the model has no tensor to tune")
         # The model's own tensor objects: a model that is cast or moved takes its storage along.
-        self._tensors = {name: tensors[name] for name in sorted(tensors)}
+        # In the model's own order, in which the biases of queries, keys and values lie side by side.
+        self._tensors = dict(tensors)
         self.family = FAMILIES[noise]
         self._ids = _tensor_ids(self._tensors)
         self._places: dict[str, tuple[object, tuple[NDArray[Any], Place]]] = {}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from noback.directions.on_gpu import why_no_triton
+from noback.engines.waiting import settled, unscaled
 
 _HELD = 4  # masks: a model has one a kind of layer, or one a layer, which is used once
 _KNOWN = {"attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"}
@@ -23,8 +26,7 @@ class Attending(TorchFunctionMode):
     """While active, a yes-or-no mask becomes 0 and minus infinity the first time that a layer's attention is given it.
 
     PyTorch does the same to it in every layer, in three launches. Rows that are short go to a kernel that does not pad
-    them to long tiles. A mask that hides nothing is used like any other, as in a captured forward: a plain one gives
-    the same bits.
+    them to long tiles.
     """
 
     def __init__(self) -> None:
@@ -35,8 +37,6 @@ class Attending(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is Tensor.all and len(args) == 1 and args[0].dim() == 2 and args[0].dtype == torch.bool:
-            return False  # whether rows have no padding: a capture cannot ask, and what it gives is what all must give
         if func is F.scaled_dot_product_attention:
             query, mask = args[0] if args else kwargs["query"], kwargs.get("attn_mask")
             if mask is not None and mask.dtype == torch.bool:
@@ -48,6 +48,7 @@ class Attending(TorchFunctionMode):
                 and not kwargs.get("enable_gqa")
             ):
                 return _attended(args, kwargs)
+            args = tuple(map(settled, args))
         return func(*args, **kwargs)
 
     def _additive(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -55,23 +56,43 @@ class Attending(TorchFunctionMode):
         if key not in self._made:
             if len(self._made) == _HELD:
                 self._made.pop(next(iter(self._made)))
-            made = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))
+            with torch._C.DisableTorchFunction():  # what is written here is new: no waiting value depends on it
+                made = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))
             self._made[key] = mask, made
         return self._made[key][1]
 
 
+@contextmanager
+def masked_as_captured() -> Iterator[None]:
+    """Within, transformers makes the masks of a captured forward, which cannot look whether any row is padded.
+
+    It leaves a mask that hides nothing out where it can, and attention without a mask may round otherwise: a plain
+    forward is to give the bits of a captured one.
+    """
+    masking: Any = sys.modules.get("transformers.masking_utils")
+    asked = getattr(masking, "is_tracing", None)
+    if asked is None:
+        yield
+        return
+    masking.is_tracing = lambda *_: True
+    try:
+        yield
+    finally:
+        masking.is_tracing = asked
+
+
 def _attended(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
-    query, key, value = args
+    (query, factor), key, value = unscaled(args[0]), settled(args[1]), settled(args[2])
     mask, scale = kwargs.get("attn_mask"), kwargs.get("scale")
+    scale = factor * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     if query.is_cuda and why_no_triton() is None:
         from noback.engines.attention_triton import attention, can_attend
 
         if can_attend(query, key, value, mask):
-            scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
             attend = partial(attention, query, key, value, scale=scale, causal=bool(kwargs.get("is_causal")))
             if _runs(query, mask, attend):
                 return attend(mask)
-    return F.scaled_dot_product_attention(*args, **kwargs)
+    return F.scaled_dot_product_attention(query, key, value, **{**kwargs, "scale": scale})
 
 
 def _runs(query: Tensor, mask: Tensor | None, attend: partial[Tensor]) -> bool:

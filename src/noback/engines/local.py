@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from noback.engines.attending import Attending
+from noback.engines.attending import Attending, masked_as_captured
 from noback.engines.displaced import Displaced, TensorNames, standing_at
 from noback.engines.generation import Writing
 from noback.engines.graphs import Graphs
@@ -354,10 +354,12 @@ class Local:
         positions = torch.cat([inputs[POSITIONS]] * probes)
         copied = {name: _copies(tensor, 1 if below else probes) for name, tensor in _plain(inputs).items()}
         readout = readout_for(inputs.get(TARGETS), self._model, self._readout)
-        above = widened(self._sharing.layers[below:], rows, probes) if below else nullcontext()
+        above = widened(self._sharing.layers[below:], rows, probes) if below else None
         only_at = OnlyAt(self._last, positions) if self._last is not None and part else None
-        masks = nullcontext() if self._graphs is None else Attending()
-        with self._probes.at(points, rows), only_at or nullcontext(), above, readout.reading(positions), masks:
+        on_gpu: list[Any] = [] if self._graphs is None else [masked_as_captured(), Attending()]
+        with ExitStack() as stack:
+            for context in (self._probes.at(points, rows), only_at, above, readout.reading(positions), *on_gpu):
+                stack.enter_context(context or nullcontext())
             logits = self._model(**copied, **self._settings).logits
         self._was_cut = only_at is not None and only_at.cut
         return readout.label_logits(by_row(logits, inputs.get(BACK), probes))

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from noback.directions.on_gpu import why_no_triton
 from noback.engines.displaced import Displaced, TensorNames, Watch
+from noback.engines.norms import layer_norm
 from noback.engines.siblings import Siblings, joined
 from noback.engines.units import (
     Forward,
@@ -30,13 +30,13 @@ from noback.engines.units import (
     replaced_forward,
     units,
 )
+from noback.engines.waiting import Deferring, Product, sum_of, taking_values
 from noback.errors import InputError
 from noback.values import Move
 from noback.weights import Weights
 
 _YOUNG = 6  # whole tensors that a forward has perturbed: about a layer
 _LITTLE = 2**22  # bytes
-_WIDEST_NORM = 16384  # columns that a program of the fast norm holds
 
 
 class Probes:
@@ -62,7 +62,10 @@ class Probes:
         self._used: list[str] = []  # whole tensors in the order in which the first forward perturbed them
         self._groups: dict[str, tuple[str, ...]] = {}  # those that are perturbed together, by each of their names
         self._ready: dict[str, Tensor] = {}  # those of a group whose turn has not come yet
-        self._fuses = weights.device.type == "cuda"  # whether linears that take one input are one product
+        self._fuses = weights.device.type == "cuda"  # whether linears of one input are one product, and values wait
+        self._deferring = Deferring()
+        self._rectified: set[nn.Module] = set()  # linears that the first forward gave to ReLU
+        self._kept: set[nn.Module] = set()  # norms of sums that are used again
         self._siblings = Siblings()
         self._done: dict[nn.Module, tuple[Tensor, Tensor]] = {}  # an input, and what it gives a sibling of its linear
         self._scaling: dict[nn.Module, bool] = {}  # whether modules were seen to take the vectors of all probes at once
@@ -89,12 +92,16 @@ class Probes:
         if self._watch is not None:  # nothing of a forward that failed
             self._used.clear()
             self._siblings.forget()
+            self._rectified.clear()
+            self._kept.clear()
         self._small = self._weights.small(points) if self._moving else {}
         self._groups = self._grouped(len(points)) if self._moving else {}
         try:
             with ExitStack() as stack:
                 for module in self._units if self._moving else self._always:
                     stack.enter_context(replaced_forward(module, self._forward_of(module)))
+                if self._fuses and self._moving:
+                    stack.enter_context(self._deferring)
                 if self._watch is None or not self._moving:
                     yield
                 else:
@@ -122,6 +129,12 @@ class Probes:
         return self._weights.groups(self._used, points, [[self._names[one.weight] for one in some] for some in sets])
 
     def _forward_of(self, module: nn.Module) -> Forward:
+        if is_plain(module, nn.LayerNorm):
+            return partial(self._norm, module)
+        forward = self._reading(module)
+        return taking_values(forward) if self._fuses else forward
+
+    def _reading(self, module: nn.Module) -> Forward:
         if is_plain(module, nn.Linear):
             return partial(self._linear, module)
         if is_lora(module):
@@ -130,8 +143,6 @@ class Probes:
             return partial(self._conv1d, module)
         if is_plain(module, nn.Embedding) and module.max_norm is None:
             return partial(self._embedding, module)
-        if is_plain(module, nn.LayerNorm):
-            return partial(self._norm, module)
         return partial(self._scaled if is_scaling(module) else self._split, module, module.forward)
 
     def _linear(self, module: nn.Linear, x: Tensor) -> Tensor:
@@ -152,8 +163,12 @@ class Probes:
                 y.view(self._count, -1, y.shape[-1]).add_(bias)
             return y
         weight = self._perturbed(module.weight, rows)
-        y = _products(x.reshape(self._count, -1, x.shape[-1]), weight, bias)
-        return y.view(*x.shape[:-1], y.shape[-1])
+        product = partial(_products, x.reshape(self._count, -1, x.shape[-1]), weight, bias)
+        shape = torch.Size([*x.shape[:-1], weight.shape[1]])
+        waits = self._watch is not None or module in self._rectified
+        if not (self._fuses and waits and rows is None and self._only is None):
+            return product().view(shape)
+        return self._deferring.wait(Product(product, shape, x, partial(self._rectified.add, module)))
 
     def _with_siblings(self, module: nn.Linear, given: Tensor) -> Tensor | None:
         """On a GPU, one product a probe for linears that take one input; none where a linear goes by itself."""
@@ -226,23 +241,10 @@ class Probes:
         """Each probe's part of the batch with its own scale and shift; on a GPU in one launch."""
         x = self._spread(x)
         weight, bias = (None if part is None else self._seen(part) for part in (module.weight, module.bias))
-        if weight is not None and _is_fast(x, weight):
-            from noback.engines.norm_triton import layer_norm
-
-            return layer_norm(x, weight, bias, module.eps)
-        shape, parts = list(module.normalized_shape), x.chunk(self._count)
-        return torch.cat(
-            [
-                F.layer_norm(
-                    part,
-                    shape,
-                    None if weight is None else weight[index],
-                    None if bias is None else bias[index],
-                    module.eps,
-                )
-                for index, part in enumerate(parts)
-            ]
-        )
+        total = sum_of(x)
+        if total is not None and self._watch is not None:
+            total.tell(partial(self._kept.add, module))  # if it is used after this
+        return layer_norm(module, x, weight, bias, self._count, keep=module in self._kept)
 
     def _scaled(self, module: nn.Module, forward: Forward, *args: Any, **kwargs: Any) -> Any:
         """A norm of the model's own kind: its forward, once, with the vectors of all probes in place of its own.
@@ -368,24 +370,20 @@ class Probes:
         return value.expand(rows, -1) if value.dim() == 1 else value.expand(rows, *value.shape[1:])
 
 
-def _products(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """X [probes, rows, in] by weight [probes, out, in] plus bias [probes, 1, out].
+def _products(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> Tensor:
+    """X [probes, rows, in] by weight [probes, out, in] plus bias [probes, 1, out], and ReLU of that where it is asked.
 
     A product a probe, its bias fused, is faster than one batched product and an addition.
     """
-    y = x.new_empty((len(x), x.shape[1], weight.shape[1]))
-    for index in range(len(x)):
-        if bias is None:
-            torch.mm(x[index], weight[index].t(), out=y[index])
-        else:
-            torch.addmm(bias[index, 0], x[index], weight[index].t(), out=y[index])
-    return y
-
-
-def _is_fast(x: Tensor, weight: Tensor) -> bool:
-    """Whether one launch can norm the rows of all probes: weight [probes, width] of the rows' own type."""
-    known = x.is_cuda and weight.dim() == 2 and weight.stride(1) == 1 and x.dtype == weight.dtype
-    return known and weight.shape[1] <= _WIDEST_NORM and why_no_triton() is None
+    with torch._C.DisableTorchFunction():  # what is written here is new: no waiting value depends on it
+        y = x.new_empty((len(x), x.shape[1], weight.shape[1]))
+        for index in range(len(x)):
+            if bias is None:
+                torch.mm(x[index], weight[index].t(), out=y[index])
+            else:
+                product = torch._addmm_activation if relu else torch.addmm
+                product(bias[index, 0], x[index], weight[index].t(), out=y[index])
+        return y.relu_() if relu and bias is None else y
 
 
 def _at_once(module: nn.Module, forward: Forward, x: Tensor, vectors: Mapping[str, Tensor]) -> Tensor:
