@@ -104,8 +104,9 @@ class Weights:
         """On a GPU, the tensors that one launch perturbs together: [points, *shape]; on a CPU none."""
         if self.device.type == "cpu":
             return {}
-        sweeps = self._gpu()
-        return self._by_name(sweeps.small(sweeps.placed(points)))
+        with torch._C.DisableTorchFunction():
+            sweeps = self._gpu()
+            return self._by_name(sweeps.small(sweeps.placed(points)))
 
     def groups(
         self, names: Sequence[str], points: int, together: Sequence[Sequence[str]] = ()
@@ -142,8 +143,9 @@ class Weights:
         """The tensors of a group at each point, in one launch or shared out to the threads: [points, *shape]."""
         if self.device.type == "cpu":
             return self._perturbed_on_cpu(names, points)
-        sweeps, parts = self._gpu(), list(self._tensors)
-        return self._by_name(sweeps.group([parts.index(name) for name in names], sweeps.placed(points)))
+        with torch._C.DisableTorchFunction():
+            sweeps, parts = self._gpu(), list(self._tensors)
+            return self._by_name(sweeps.group([parts.index(name) for name in names], sweeps.placed(points)))
 
     def _perturbed_on_cpu(self, names: Sequence[str], points: Sequence[Move]) -> dict[str, Tensor]:
         with torch._C.DisableTorchFunction():

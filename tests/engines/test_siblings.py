@@ -27,13 +27,13 @@ class SideBySide(Weights):
 def products_of(monkeypatch):
     from noback.engines import probed
 
-    seen, plain = [], probed._products
+    seen, plain = [], probed.products
 
     def products(x, weight, bias, **options):
         seen.append(weight.shape[1])
         return plain(x, weight, bias, **options)
 
-    monkeypatch.setattr(probed, "_products", products)
+    monkeypatch.setattr(probed, "products", products)
     return seen
 
 

@@ -67,6 +67,13 @@ def test_only_sums_of_like_tensors_and_exact_multiples_wait():
             assert not isinstance(plain, Waiting)
         for waiting in (one + other, torch.add(one, other), one.add(other), 0.25 * one, one.mul(2.0)):
             assert isinstance(waiting, Waiting)
+        for plain in (one.transpose(0, 1) * 0.5, one[:, :, :1].expand(2, 3, 4) * 0.5, one.to_sparse() * 0.5):
+            assert not isinstance(plain, Waiting)
+        for part in (one[..., :2], one[:, 1:], one[:1].transpose(0, 1)):
+            scaled = part * 0.5
+            assert isinstance(scaled, Waiting)
+            assert scaled.is_contiguous()
+            assert settled(scaled).is_contiguous()
     assert not isinstance(one + other, Waiting)
 
 
@@ -155,13 +162,13 @@ def test_attention_takes_the_factor_of_its_queries(scale):
         scaled = wide[..., :8] * 0.125
         base, factor = unscaled(scaled)
         assert factor == 0.125
-        assert base.data_ptr() == wide.data_ptr()
         found = F.scaled_dot_product_attention(scaled, key, value, scale=scale)
         assert scaled.later.is_open
         torch.testing.assert_close(found, expected)
         found = F.scaled_dot_product_attention(query * 0.125, key * 1.0, value + torch.zeros_like(value), scale=scale)
         torch.testing.assert_close(found, expected)
         assert unscaled(query + query)[1] == 1.0
+    assert base.data_ptr() == wide.data_ptr()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from threading import Lock
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ from noback.engines.waiting import settled, unscaled
 
 _HELD = 4  # masks: a model has one a kind of layer, or one a layer, which is used once
 _KNOWN = {"attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"}
+_masking = Lock()
+_within: list[Any] = []  # how transformers asks, then one for each forward of any thread
 _RUNS: dict[object, bool] = {}  # kinds of rows, and whether the kernel for short ones takes them on this machine
 
 
@@ -52,14 +55,14 @@ class Attending(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _additive(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
-        key = mask.data_ptr(), mask.shape, mask.stride(), dtype
-        if key not in self._made:
-            if len(self._made) == _HELD:
-                self._made.pop(next(iter(self._made)))
-            with torch._C.DisableTorchFunction():  # what is written here is new: no waiting value depends on it
+        with torch._C.DisableTorchFunction():  # what is written here is new: no waiting value depends on it
+            key = mask.data_ptr(), mask.shape, mask.stride(), dtype
+            if key not in self._made:
+                if len(self._made) == _HELD:
+                    self._made.pop(next(iter(self._made)))
                 made = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))
-            self._made[key] = mask, made
-        return self._made[key][1]
+                self._made[key] = mask, made
+            return self._made[key][1]
 
 
 @contextmanager
@@ -70,15 +73,21 @@ def masked_as_captured() -> Iterator[None]:
     forward is to give the bits of a captured one.
     """
     masking: Any = sys.modules.get("transformers.masking_utils")
-    asked = getattr(masking, "is_tracing", None)
-    if asked is None:
+    if not hasattr(masking, "is_tracing"):
         yield
         return
-    masking.is_tracing = lambda *_: True
+    with _masking:
+        if not _within:
+            _within.append(masking.is_tracing)
+            masking.is_tracing = lambda *_, **__: True
+        _within.append(None)
     try:
         yield
     finally:
-        masking.is_tracing = asked
+        with _masking:
+            _within.pop()
+            if len(_within) == 1:
+                masking.is_tracing = _within.pop()
 
 
 def _attended(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
@@ -90,8 +99,9 @@ def _attended(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
 
         if can_attend(query, key, value, mask):
             attend = partial(attention, query, key, value, scale=scale, causal=bool(kwargs.get("is_causal")))
-            if _runs(query, mask, attend):
-                return attend(mask)
+            with torch._C.DisableTorchFunction():  # what is written there is new: no waiting value depends on it
+                if _runs(query, mask, attend):
+                    return attend(mask)
     return F.scaled_dot_product_attention(query, key, value, **{**kwargs, "scale": scale})
 
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from noback.engines.displaced import Displaced, TensorNames, Watch
-from noback.engines.norms import layer_norm
 from noback.engines.siblings import Siblings, joined
+from noback.engines.side_by_side import layer_norm, products
 from noback.engines.units import (
     Forward,
     holding,
@@ -64,6 +64,7 @@ class Probes:
         self._ready: dict[str, Tensor] = {}  # those of a group whose turn has not come yet
         self._fuses = weights.device.type == "cuda"  # whether linears of one input are one product, and values wait
         self._deferring = Deferring()
+        self._defers = True  # whether values may wait
         self._rectified: set[nn.Module] = set()  # linears that the first forward gave to ReLU
         self._kept: set[nn.Module] = set()  # norms of sums that are used again
         self._siblings = Siblings()
@@ -100,7 +101,7 @@ class Probes:
             with ExitStack() as stack:
                 for module in self._units if self._moving else self._always:
                     stack.enter_context(replaced_forward(module, self._forward_of(module)))
-                if self._fuses and self._moving:
+                if self._waits:
                     stack.enter_context(self._deferring)
                 if self._watch is None or not self._moving:
                     yield
@@ -118,6 +119,16 @@ class Probes:
     def learning(self) -> bool:
         """Whether the next forward at displaced points is the first: from the second on, more is done at once."""
         return self._watch is not None
+
+    def defer_nothing(self) -> bool:
+        """Let no value wait from now on: the next forward at displaced points learns anew. False where none did."""
+        did, self._defers = self._fuses and self._defers, False
+        self._watch = Watch(self._names) if did else self._watch
+        return did
+
+    @property
+    def _waits(self) -> bool:
+        return self._fuses and self._defers and self._moving
 
     def _grouped(self, points: int) -> dict[str, tuple[str, ...]]:
         """The tensors that are perturbed together, those of siblings side by side."""
@@ -163,10 +174,10 @@ class Probes:
                 y.view(self._count, -1, y.shape[-1]).add_(bias)
             return y
         weight = self._perturbed(module.weight, rows)
-        product = partial(_products, x.reshape(self._count, -1, x.shape[-1]), weight, bias)
+        product = partial(products, x.reshape(self._count, -1, x.shape[-1]), weight, bias)
         shape = torch.Size([*x.shape[:-1], weight.shape[1]])
         waits = self._watch is not None or module in self._rectified
-        if not (self._fuses and waits and rows is None and self._only is None):
+        if not (self._waits and waits and rows is None and self._only is None):
             return product().view(shape)
         return self._deferring.wait(Product(product, shape, x, partial(self._rectified.add, module)))
 
@@ -191,7 +202,7 @@ class Probes:
             all_biases = joined(biases)
             bias = (torch.cat(biases, dim=1) if all_biases is None else all_biases)[:, None]
         x = self._spread(given)
-        y = _products(x.reshape(self._count, -1, x.shape[-1]), weight, bias)
+        y = products(x.reshape(self._count, -1, x.shape[-1]), weight, bias)
         parts = y.view(*x.shape[:-1], -1).split_with_sizes([len(one.weight) for one in some], dim=-1)
         self._done |= {one: (given, part) for one, part in zip(some, parts, strict=True)}
         return self._done.pop(module)[1]
@@ -204,14 +215,14 @@ class Probes:
         weight = torch.baddbmm(frozen, up, down, alpha=module.scaling["default"])
         x = self._spread(x)
         bias = None if base.bias is None else base.bias.expand(probes, 1, -1)
-        y = _products(x.reshape(probes, -1, x.shape[-1]), weight, bias)
+        y = products(x.reshape(probes, -1, x.shape[-1]), weight, bias)
         return y.view(*x.shape[:-1], y.shape[-1])
 
     def _conv1d(self, module: Any, x: Tensor) -> Tensor:
         """GPT-2's linear, whose weight is [in, out]."""
         x = self._spread(x)
         weight = self._seen(module.weight).transpose(1, 2)
-        y = _products(x.reshape(self._count, -1, x.shape[-1]), weight, self._bias(module.bias, None))
+        y = products(x.reshape(self._count, -1, x.shape[-1]), weight, self._bias(module.bias, None))
         return y.view(*x.shape[:-1], y.shape[-1])
 
     def _seen(self, tensor: Tensor) -> Tensor:
@@ -368,22 +379,6 @@ class Probes:
             return value
         rows = self._count * self._examples
         return value.expand(rows, -1) if value.dim() == 1 else value.expand(rows, *value.shape[1:])
-
-
-def _products(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> Tensor:
-    """X [probes, rows, in] by weight [probes, out, in] plus bias [probes, 1, out], and ReLU of that where it is asked.
-
-    A product a probe, its bias fused, is faster than one batched product and an addition.
-    """
-    with torch._C.DisableTorchFunction():  # what is written here is new: no waiting value depends on it
-        y = x.new_empty((len(x), x.shape[1], weight.shape[1]))
-        for index in range(len(x)):
-            if bias is None:
-                torch.mm(x[index], weight[index].t(), out=y[index])
-            else:
-                product = torch._addmm_activation if relu else torch.addmm
-                product(bias[index, 0], x[index], weight[index].t(), out=y[index])
-        return y.relu_() if relu and bias is None else y
 
 
 def _at_once(module: nn.Module, forward: Forward, x: Tensor, vectors: Mapping[str, Tensor]) -> Tensor:

@@ -13,25 +13,34 @@ from typing import Any
 from weakref import WeakSet
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 _aten = torch.ops.aten
-_VIEWS = {_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default, _aten.transpose.int}
+# What is seen of a waiting tensor waits too; a reshape only where it is a view.
+_VIEWS = {
+    _aten.view.default: _aten.view.default,
+    _aten.reshape.default: _aten.view.default,
+    _aten.transpose.int: _aten.transpose.int,
+}
 _SUMS = {Tensor.__add__, Tensor.__radd__, Tensor.add, torch.add}
-_RAW = {"data_ptr", "numpy", "tolist", "untyped_storage", "__array__", "__dlpack__"}  # of memory that must be there
+# Functions that need memory to be there.
+_RAW = {
+    "data_ptr", "untyped_storage", "storage", "_typed_storage", "numpy", "tolist", "__array__", "__dlpack__", "__set__",
+    "__deepcopy__", "__reduce_ex__",
+}  # fmt: skip
 _MULTIPLES = {Tensor.__mul__, Tensor.__rmul__, Tensor.mul, torch.mul}
 
 
 class Later:
-    """Values that are made once, when they are asked for."""
+    """Values that are made once, when they are asked for, and are packed then."""
 
-    def __init__(self, shape: torch.Size, like: Tensor, told: Callable[[], object] = lambda: None) -> None:
-        """`told` is called when the values are made."""
+    def __init__(self, shape: torch.Size, like: Tensor) -> None:
         self._like = torch.empty(shape, dtype=like.dtype, device="meta")
-        self._device, self._told = like.device, told
+        self._device = like.device
         self._value: Tensor | None = None
+        self._told: Callable[[], object] | None = None  # called when the values are made
 
     @property
     def is_open(self) -> bool:
@@ -43,7 +52,8 @@ class Later:
         if self._value is None:
             with torch._C.DisableTorchFunction():
                 self.give(self._made())
-            self._told()
+            if self._told is not None:
+                self._told()
         assert self._value is not None
         return self._value
 
@@ -64,15 +74,15 @@ class Later:
 
 
 class Sum(Later):
-    """Of two tensors that are packed alike."""
+    """Of two packed tensors of one shape."""
 
     def __init__(self, one: Tensor, other: Tensor) -> None:
         super().__init__(one.shape, one)
         self.parts: tuple[Tensor, ...] = one, other
 
     def tell(self, told: Callable[[], object]) -> None:
-        """Call this when the sum itself is made."""
-        self._told = told
+        """Call this when the sum itself is made; the first who asks is told."""
+        self._told = self._told or told
 
     def _made(self) -> Tensor:
         return torch.add(*self.parts)
@@ -82,7 +92,7 @@ class Sum(Later):
 
 
 class Scaled(Later):
-    """A tensor times a power of two: it can be multiplied earlier or later, to the same bits."""
+    """A tensor times a power of two, which rounds nothing: it may be done later, or to what is made of the tensor."""
 
     def __init__(self, base: Tensor, factor: float) -> None:
         super().__init__(base.shape, base)
@@ -150,13 +160,18 @@ class Waiting(Tensor):
         first, rest = args[0] if args else None, args[1:]
         if isinstance(first, Waiting) and first.later.is_open and not kwargs:
             if func in _VIEWS and isinstance(first.later, Sum | Scaled):
-                view = first._viewed(lambda tensor: func(tensor, *rest))
+                view = first._viewed(lambda tensor: _VIEWS[func](tensor, *rest))
                 if view is not None:
                     return view
             if func is _aten.relu.default and isinstance(first.later, Product):
                 return first.later.rectified()
         args, kwargs = pytree.tree_map_only(Waiting, settled, (args, dict(kwargs or {})))
-        return func(*args, **kwargs)
+        found = func(*args, **kwargs)
+        if isinstance(first, Waiting):
+            seen = first.value()
+            if seen.shape != first.shape or seen.stride() != first.stride():
+                raise NotImplementedError(f"{func} gave a waiting tensor another shape")
+        return found
 
     def value(self) -> Tensor:
         """Its values."""
@@ -208,10 +223,11 @@ class Deferring(TorchFunctionMode):
                 return self.wait(Sum(settled(args[0]), settled(args[1])))
             if func in _MULTIPLES and _is_exact(*args):
                 return self.wait(Scaled(settled(args[0]), args[1]))
-        if _writes(func, args, kwargs):  # perhaps to what values are made of
+        raw = getattr(func, "__name__", "") in _RAW
+        if raw or _writes(func, args, kwargs):  # perhaps to what values are made of
             for later in list(self._open):
                 later.value()
-        if getattr(func, "__name__", "") in _RAW:
+        if raw:
             args = tuple(map(settled, args))
         return func(*args, **kwargs)
 
@@ -244,20 +260,35 @@ def _taking_values(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> An
     return forward(*args, **kwargs)
 
 
+def _can_wait(value: Any) -> bool:
+    """Whether a value is a plain tensor of numbers with a fraction, and not one within a function that is mapped."""
+    if type(value) not in (Tensor, nn.Parameter, Waiting) or torch._C._functorch.maybe_current_level() is not None:
+        return False
+    numbers = value.layout is torch.strided and value.is_floating_point() and value.dim() > 1
+    return numbers and not value.is_nested
+
+
 def _can_add(one: Any, other: Any) -> bool:
-    if not (isinstance(one, Tensor) and isinstance(other, Tensor) and one.is_floating_point()):
+    if not (_can_wait(one) and _can_wait(other)):
         return False
     alike = one.shape == other.shape and one.dtype == other.dtype and one.device == other.device
-    return alike and one.is_contiguous() and other.is_contiguous() and one.dim() > 1
+    return bool(alike and one.is_contiguous() and other.is_contiguous())
 
 
 def _is_exact(one: Any, factor: Any) -> bool:
-    known = isinstance(one, Tensor) and one.is_floating_point() and isinstance(factor, float)
-    return known and 0 < factor < math.inf and math.frexp(factor)[0] == 0.5
+    """Whether a multiple is by a power of two, and packed."""
+    if not (_can_wait(one) and isinstance(factor, float) and 0 < factor < math.inf and math.frexp(factor)[0] == 0.5):
+        return False
+    strides = [stride for stride, size in zip(one.stride(), one.shape, strict=True) if size != 1]
+    return 0 not in strides and strides == sorted(strides, reverse=True)
 
 
 def _writes(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Whether a function may write to a tensor that it is given: by its name, or because it is told to."""
+    if isinstance(func, torch._ops.OpOverloadPacket):
+        return any(_writes(getattr(func, one), args, kwargs) for one in func.overloads())  # type: ignore[no-untyped-call]
+    if isinstance(func, torch._ops.OpOverload):
+        return func._schema.is_mutable
     name = getattr(func, "__name__", "")
     in_place = name.endswith("_") and not name.endswith("__")
     asked = kwargs.get("out") is not None or kwargs.get("inplace") or any(value is True for value in args)
