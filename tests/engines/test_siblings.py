@@ -37,12 +37,16 @@ def products_of(monkeypatch):
     return seen
 
 
+def case(kind, small_task, tokenizer):
+    """A model, a batch and the label words."""
+    if kind in ("roberta", "bert"):
+        return tiny_model(kind), small_task.batch(0, 5, 0), small_task.word_ids
+    return tiny_causal(kind), *BATCHES["words"](tokenizer)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_queries_keys_and_values_are_one_product_and_the_scores_the_twins(kind, small_task, tokenizer, monkeypatch):
-    if kind in ("roberta", "bert"):
-        model, batch, word_ids = tiny_model(kind), small_task.batch(0, 5, 0), small_task.word_ids
-    else:
-        model, (batch, word_ids) = tiny_causal(kind), BATCHES["words"](tokenizer)
+    model, batch, word_ids = case(kind, small_task, tokenizer)
     weights = SideBySide(dict(model.named_parameters()), "normal")
     engine = Local(model, weights, word_ids, share="none")
     engine._probes._fuses = True

@@ -5,12 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from noback.engines import Local, Plain
 from noback.engines.attending import Attending
 from noback.engines.waiting import Deferring, Product, Waiting, settled, sum_of, unscaled
-from tests.conftest import tiny_causal, tiny_model
-from tests.engines.test_causal import BATCHES, POINTS
-from tests.engines.test_siblings import KINDS, SideBySide
 
 
 def tensors(*shape, count=2):
@@ -110,6 +106,15 @@ def test_what_is_written_to_a_waiting_tensor_is_seen_through_its_views():
         assert torch.equal(settled(view.view(2, 3, 4)), settled(total))
 
 
+@pytest.mark.parametrize("change", [lambda t: t.unsqueeze_(0), lambda t: t.transpose_(0, 1), lambda t: t.squeeze_(2)])
+def test_a_waiting_tensor_is_not_given_another_shape_in_place(change):
+    one, other = tensors(3, 3, 1)
+    with torch.inference_mode(), Deferring():
+        waiting = one + other
+        with pytest.raises(NotImplementedError, match="another shape"):
+            change(waiting)
+
+
 def test_a_sum_is_known_by_its_parts_until_it_is_made():
     one, other = tensors(2, 3, 4)
     with torch.inference_mode(), Deferring():
@@ -169,29 +174,3 @@ def test_attention_takes_the_factor_of_its_queries(scale):
         torch.testing.assert_close(found, expected)
         assert unscaled(query + query)[1] == 1.0
     assert base.data_ptr() == wide.data_ptr()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_scores_with_waiting_values_are_the_twins(kind, small_task, tokenizer, monkeypatch):
-    if kind in ("roberta", "bert"):
-        model, batch, word_ids = tiny_model(kind), small_task.batch(0, 5, 0), small_task.word_ids
-    else:
-        model, (batch, word_ids) = tiny_causal(kind), BATCHES["words"](tokenizer)
-    weights = SideBySide(dict(model.named_parameters()), "normal")
-    engine = Local(model, weights, word_ids, share="none")
-    engine._probes._fuses = True
-    sums = []
-    from noback.engines import probed
-
-    monkeypatch.setattr(probed, "sum_of", lambda x: sums.append(sum_of(x)) or sums[-1])
-    engine.score(batch, POINTS)
-    sums.clear()
-    found = engine.score(batch, POINTS)
-    assert not engine.point_by_point
-    # Of two layers and the embeddings; OPT's last norm is given what its last layer made of the tokens that are read.
-    if kind in ("opt", "roberta", "bert"):
-        assert len([one for one in sums if one is not None]) == (4 if kind == "opt" else 5)
-    rectified = [module for module in model.modules() if module in engine._probes._rectified]
-    assert rectified == ([layer.fc1 for layer in model.model.decoder.layers] if kind == "opt" else [])
-    for ours, twins in zip(found, Plain(model, weights, word_ids).score(batch, POINTS), strict=True):
-        torch.testing.assert_close(ours, twins, atol=1e-5, rtol=1e-5)

@@ -15,10 +15,10 @@ from torch import nn
 
 from noback.engines import Local, Plain, side_by_side
 from noback.engines.attending import Attending, masked_as_captured
-from noback.engines.waiting import Deferring
+from noback.engines.waiting import Deferring, Sum, sum_of
 from tests.conftest import SIZES
 from tests.engines.test_causal import BATCHES, POINTS
-from tests.engines.test_siblings import SideBySide
+from tests.engines.test_siblings import KINDS, SideBySide, case
 
 
 def packed_norm(x, scale, shift, eps, other=None, total=None):
@@ -72,6 +72,24 @@ def agree(model, batch, word_ids):
     return engine
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_are_those_of_values_that_do_not_wait_and_the_twins(kind, small_task, tokenizer, monkeypatch):
+    sums = []
+
+    def noted(x):
+        found = sum_of(x)
+        sums.append(found is not None)
+        return found
+
+    monkeypatch.setattr(side_by_side, "sum_of", noted)
+    engine = agree(*case(kind, small_task, tokenizer))
+    # Of two layers and the embeddings; OPT's last norm is given what its last layer made of the tokens that are read.
+    if kind in ("opt", "roberta", "bert"):
+        sums.clear()
+        engine.score(case(kind, small_task, tokenizer)[1], POINTS)
+        assert sums.count(True) == (4 if kind == "opt" else 5)
+
+
 def test_opts_sums_go_on_its_products_end_with_relu_and_its_queries_are_scaled_in_attention(tokenizer, monkeypatch):
     torch.manual_seed(7)
     config = transformers.OPTConfig(
@@ -91,9 +109,12 @@ def test_opts_sums_go_on_its_products_end_with_relu_and_its_queries_are_scaled_i
                 seen.append((kwargs["scale"], args[0].shape[2]))
             return func(*args, **(kwargs or {}))
 
+    made, add = [], Sum._made
+    monkeypatch.setattr(Sum, "_made", lambda self: (made.append(1), add(self))[1])
     with Scales():
         engine.score(BATCHES["words"](tokenizer)[0], POINTS)
     assert [scale for scale, tokens in seen if tokens > 1] == [0.25]  # the last layer's are looked up before
+    assert len(made) == 1  # the last layer's, at the tokens that are read; the others are stored by their norms
 
 
 class Habit(nn.Module):
