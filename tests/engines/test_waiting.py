@@ -1,5 +1,8 @@
 """Values that wait for their use, here on a CPU: whatever touches them finds what it would have found."""
 
+import copy
+import ctypes
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -30,6 +33,7 @@ def tensors(*shape, count=2):
         lambda t: t.expand(2, 2, 3, 4),
         lambda t: torch.tensor(t.tolist()),
         lambda t: torch.tensor(t.numpy()),
+        copy.deepcopy,
         lambda t: t.contiguous(),
         lambda t: t.float(),
         lambda t: t.to(torch.bfloat16),
@@ -84,6 +88,9 @@ def test_only_sums_of_like_tensors_and_exact_multiples_wait():
         lambda t: F.relu(t, inplace=True),
         lambda t: F.relu(t, True),
         lambda t: nn.init.constant_(t, 2.0),
+        lambda t: torch.ops.aten.mul_(t, 3.0),
+        lambda t: t.numpy().fill(3.0),
+        lambda t: ctypes.memset(t.data_ptr(), 0, t.nbytes),  # as a kernel that is launched with an address
     ],
 )
 def test_what_values_are_made_of_may_be_written_to_afterwards(write):
