@@ -22,8 +22,8 @@ from pathlib import Path
 from machine import machine
 
 import noback
-from noback.folder import RunFolder
-from noback.journal import StepRecord
+from noback.measuring import measure
+from noback.rules import move_of
 from noback.run import Run, drawn_data
 
 RESULTS = Path(__file__).parent / "results"
@@ -68,13 +68,13 @@ def timed(batch: int) -> dict:
     runs, seconds = {}, {name: [] for name in adapters}
     for name, adapter in adapters.items():
         config = noback.RunConfig(batch=batch, adapter=adapter)
-        runs[name] = Run(config, RunFolder("."))
+        runs[name] = Run(config)
         runs[name].task.use(drawn_data(dataclasses.replace(config, test_limit=8)))
     for round_ in range(ROUNDS + 2):
         for name, one in runs.items():
             began = time.perf_counter()
-            estimate = one.measure(round_, one.config.eps).estimate
-            one.weights.advance([one.move(StepRecord(round_, estimate.loss, estimate.slopes))])
+            estimate = measure(one, round_, one.config.eps).estimate
+            one.weights.advance([move_of(one.config.rule, round_, one.config.steps, [estimate])])
             if round_ >= 2:  # the first two warm up
                 seconds[name].append(time.perf_counter() - began)
     medians = {name: statistics.median(values) for name, values in seconds.items()}

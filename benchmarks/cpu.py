@@ -28,12 +28,15 @@ from safetensors.torch import load_file
 
 from noback.config import RunConfig
 from noback.embedded import MODELS
-from noback.engines import STILL
+from noback.engines import LocalEngine
 from noback.folder import RunFolder
 from noback.journal import Journal, StepRecord
+from noback.measuring import measure
+from noback.replaying import header
+from noback.rules import move_of
 from noback.run import Run, drawn_data
 from noback.tasks import Batch
-from noback.values import Move, Term
+from noback.values import UNPERTURBED, Move, Term
 from noback.weights import Weights
 
 RESULTS = Path(__file__).parent / "results" / "cpu.json"
@@ -91,21 +94,20 @@ def step() -> dict:
         batch.mask_positions.repeat(2),
         batch.gold.repeat(2),
     )
-    journal = Journal.create(run.folder.journal, run.header())
+    journal = Journal.create(run.folder.journal, header(run))
     before, taken = run.folder.journal.stat().st_size, 0
 
     def whole_step() -> None:
         nonlocal taken
-        estimate = run.measure(0, run.config.eps).estimate
-        record = StepRecord(taken, estimate.loss, estimate.slopes)
-        journal.append(record)
-        run.weights.advance([run.move(record)])
+        estimate = measure(run, 0, run.config.eps).estimate
+        journal.append(StepRecord(taken, estimate.loss, estimate.slopes))
+        run.weights.advance([move_of(run.config.rule, 0, run.config.steps, [estimate])])
         taken += 1
 
     seconds = side_by_side(
         {
-            "one forward of 2B": lambda: run.engine.score(double, [STILL]),
-            "two forwards of B": lambda: [run.engine.score(batch, [STILL]) for _ in range(2)],
+            "one forward of 2B": lambda: run.engine.score(double, [UNPERTURBED]),
+            "two forwards of B": lambda: [run.engine.score(batch, [UNPERTURBED]) for _ in range(2)],
             "step": whole_step,
         }
     )
@@ -123,7 +125,7 @@ def step() -> dict:
 
 def peak_of(work: Callable[[Run, Batch], None]) -> int:
     """The highest resident memory, in bytes, from the moment the model is loaded and its kernels are compiled."""
-    run, batch = ready(probes_per_pass=1 if work is train_probe_by_probe else None)
+    run, batch = ready(engine=LocalEngine(probes_per_pass=1 if work is train_probe_by_probe else None))
     run.weights.perturbed(next(iter(run.weights.names)), [Move((Term(1, 1.0),))])
     run.weights.advance([Move((Term(1, 0.0),))])
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak of loading and compiling
@@ -134,12 +136,13 @@ def peak_of(work: Callable[[Run, Batch], None]) -> int:
 
 def infer(run: Run, batch: Batch) -> None:
     for _ in range(3):
-        run.engine.score(batch, [STILL])
+        run.engine.score(batch, [UNPERTURBED])
 
 
 def train_one_pass(run: Run, _batch: Batch) -> None:
     for _ in range(3):
-        run.weights.advance([run.move(StepRecord(0, 0.0, run.measure(0, run.config.eps).estimate.slopes))])
+        estimate = measure(run, 0, run.config.eps).estimate
+        run.weights.advance([move_of(run.config.rule, 0, run.config.steps, [estimate])])
 
 
 def train_probe_by_probe(run: Run, batch: Batch) -> None:

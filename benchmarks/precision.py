@@ -21,6 +21,7 @@ import math
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -28,9 +29,11 @@ import torch
 import noback
 from noback.bench.machine import machine
 from noback.epsilon import agreement
+from noback.estimators import estimate
 from noback.folder import RunFolder
+from noback.measuring import outputs
 from noback.run import Run, drawn_data
-from noback.values import direction_seeds
+from noback.values import Move, direction_seeds
 
 RESULTS = Path(__file__).parent / "results" / "precision.json"
 ADAPTERS = {"full": noback.Full(), "lora": noback.Lora(), "prefix": noback.Prefix()}
@@ -91,7 +94,7 @@ def with_options(base: noback.RunConfig, dtype: str, adapter: str, eps: float) -
 
 
 def ready(config: noback.RunConfig) -> Run:
-    run = Run(config, RunFolder("."))
+    run = Run(config)
     run.task.use(drawn_data(config))
     return run
 
@@ -104,14 +107,18 @@ def same_weights(source: Run, target: Run) -> None:
             tensor.copy_(parameters[name])
 
 
+def losses(run: Run, points: list[Move]) -> list[float]:
+    found, gold = outputs(run, 0, points)
+    return [run.loss(output, gold) for output in found]
+
+
 def slopes(run: Run, eps: float, directions: int) -> list[float]:
     """The slopes of the first batch along each direction, one direction at a time as in a run."""
     estimator = noback.TwoSided(eps=eps)
     found = []
     for number in range(directions):
         seeds = direction_seeds(run.config.seed, number, 1)
-        outputs, gold = run.outputs(0, estimator.points(seeds))
-        found += estimator.estimate(seeds, [run.loss(output, gold) for output in outputs]).slopes
+        found += estimate(estimator, seeds, partial(losses, run)).slopes
     return found
 
 

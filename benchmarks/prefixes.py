@@ -20,9 +20,10 @@ from machine import machine
 
 import noback
 from noback.engines import Local
-from noback.folder import RunFolder
-from noback.journal import StepRecord
+from noback.measuring import measure
+from noback.rules import move_of
 from noback.run import Run, drawn_data
+from noback.values import Move, Term
 
 RESULTS = Path(__file__).parent / "results"
 SHOWN = {"demonstrations": 8}
@@ -70,7 +71,7 @@ def timed(ways: tuple[str, ...], config: noback.RunConfig, rounds: int) -> dict:
         for way, one in runs.items()
     }
     seconds: dict[str, list[float]] = {way: [] for way in ways}
-    points = run.config.estimator.points([0])
+    points = [Move((Term(0, side * run.config.eps),)) for side in (1.0, -1.0)]
     first = {way: torch.stack(engines[way].score(run.batch(0), points)) for way in ways if way != WHOLE}
     apart = {way: (scores - first["none"]).abs().max() for way, scores in first.items()}
     tokens = engines["all" if "all" in ways else ways[-1]].tally
@@ -79,8 +80,8 @@ def timed(ways: tuple[str, ...], config: noback.RunConfig, rounds: int) -> dict:
             run = runs[way]
             run.engine = engine
             began = time.perf_counter()
-            estimate = run.measure(step, run.config.eps).estimate
-            run.weights.advance([run.move(StepRecord(step, estimate.loss, estimate.slopes))])
+            estimate = measure(run, step, run.config.eps).estimate
+            run.weights.advance([move_of(run.config.rule, step, run.config.steps, [estimate])])
             if step:  # the first warms up
                 seconds[way].append(time.perf_counter() - began)
     medians = {way: statistics.median(values) for way, values in seconds.items()}
@@ -95,7 +96,7 @@ def timed(ways: tuple[str, ...], config: noback.RunConfig, rounds: int) -> dict:
 
 
 def made(config: noback.RunConfig) -> Run:
-    run = Run(config, RunFolder("."))
+    run = Run(config)
     run.task.use(drawn_data(config))
     return run
 

@@ -18,7 +18,6 @@ import torch
 
 import noback
 from noback.bench.published import PublishedStep
-from noback.folder import RunFolder
 from noback.run import Run, drawn_data
 
 
@@ -55,7 +54,7 @@ def main() -> None:
 
 def published_seconds(config: noback.RunConfig, steps: int) -> float:
     """Seconds a step of the published order on the run's model and batches, which are padded to their longest row."""
-    run = Run(config, RunFolder("."))
+    run = Run(config)
     run.task.use(drawn_data(config))
     device, words = run.weights.device, torch.tensor(run.task.word_ids, device=run.weights.device)
     began = 0.0

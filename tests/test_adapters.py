@@ -13,6 +13,7 @@ from noback.adapters import floating
 from noback.engines import STILL, Local
 from noback.folder import RunFolder
 from noback.journal import read_journal
+from noback.replaying import begin_with, go_to
 from noback.run import Run, drawn_data
 from noback.training import Interrupted
 from noback.values import Move, Term
@@ -90,7 +91,7 @@ def test_a_run_comes_back_to_its_start_without_the_models_file(config, tmp_path)
     run, _ = tuned_run(tmp_path / "run", "final")
     contents = read_journal(tmp_path / "run" / "journal")
     run._opened = None  # it must not be asked
-    run.go_to(0, contents, snapshots=False)
+    go_to(run, 0, contents, snapshots=False)
     assert run.weights.digest() == run.start
 
 
@@ -265,7 +266,7 @@ def test_the_start_of_a_prefix_stands_in_the_journal(config, tmp_path):
         assert torch.equal(stored[name].float(), tensor)
     with torch.no_grad():
         next(iter(run.weights.tensors.values())).add_(1e-3)
-    run.begin_with(read_journal(tmp_path / "run" / "journal"))
+    begin_with(run, read_journal(tmp_path / "run" / "journal"))
     assert run.weights.digest() == header["start"]
 
 

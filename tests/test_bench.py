@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from noback.adapters import Full
-from noback.bench import CONTENDERS, SHAPES, BenchCase, Shape, benching, measuring
+from noback.bench import CONTENDERS, SHAPES, BenchCase, Shape, benching, contenders, measuring
 from noback.bench.benching import bench, bench_subject
 from noback.bench.contenders import NobackStep, adam, eager, eager_together, ways
 from noback.bench.measuring import Measured, Meter, Stopped, gap_in
@@ -14,7 +14,13 @@ from noback.bench.published import PublishedStep
 from noback.bench.shapes import random_model
 from noback.bench.subject import PlainForward, subject_with
 from noback.bench.table import rows
+from noback.engines import Local
 from noback.errors import InputError
+from noback.estimators import OneSided, TwoSided, estimate
+from noback.journal import StepRecord
+from noback.objectives import cross_entropy
+from noback.replaying import recorded_move
+from noback.rules import Momentum, Sgd
 from noback.values import Move, Term, direction_seeds
 from noback.weights import Weights
 
@@ -75,7 +81,7 @@ def test_a_step_of_the_published_order_equals_nobacks_given_the_same_noise(kind)
         return Weights({name: torch.zeros_like(tensor)}).perturbed(name, [Move((Term(seed, 1.0),))])[0]
 
     tuned = Full().attach(subject.model, (), 0)
-    step = NobackStep(subject, tuned, eps=eps, lr=lr)
+    step = NobackStep(subject, tuned, BenchCase(estimator=TwoSided(eps=eps), rule=Sgd(lr=lr)))
     walked = Full().attach(other.model, (), 0)
     forward = PlainForward(other, every_word=True)
     slope = PublishedStep(list(walked.items()), forward, other.batch.gold, eps=eps, lr=lr, noise=noise)(seed)
@@ -100,10 +106,32 @@ def test_the_published_order_draws_the_same_noise_in_each_sweep_and_comes_home()
     assert 0.8 < seen[0].std() < 1.2
 
 
-def test_adam_lowers_its_loss():
+def test_a_case_may_name_another_method():
+    """The step of the bench and a run of the driver by hand end on the same weights."""
+    case = BenchCase(estimator=OneSided(eps=0.1, directions=3), rule=Momentum(lr=1e-2, window=2))
+    step = NobackStep((subject := tiny("roberta")), Full().attach(subject.model, (), 0), case)
+    for _ in range(4):
+        step()
+    other = tiny("roberta")
+    weights = Weights(Full().attach(other.model, (), 0), "rademacher")
+    engine, records = Local(other.model, weights, other.words), []
+    for number in range(4):
+
+        def score(points):
+            return [cross_entropy(output, other.batch.gold) for output in engine.score(other.batch, points)]
+
+        found = estimate(case.estimator, direction_seeds(0, number, 3), score)
+        records.append(StepRecord(number, found.loss, found.slopes, found.figures))
+        weights.advance([recorded_move(case.rule, 0, 4, records, number)])
+    assert step._weights.digest() == weights.digest()
+    assert case.table()["estimator"]["kind"] == "one_sided"
+
+
+def test_adam_lowers_its_loss(monkeypatch):
     subject = tiny("opt")
     tuned = Full().attach(subject.model, (), 0)
-    step = adam(subject, tuned, lr=1e-2)
+    monkeypatch.setattr(contenders, "LR", 1e-2)
+    step = adam(subject, tuned, BenchCase())
     losses = [step() for _ in range(5)]
     assert losses[-1] < losses[0]
 

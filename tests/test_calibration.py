@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import tensor
 
-from noback import RunConfig, train
+from noback import RunConfig, evaluating, train
 from noback.calibration import calibrated, calibrated_accuracy, content_free
 from noback.folder import RunFolder
 from noback.run import Run, drawn_data
@@ -88,7 +88,7 @@ def in_batch_order(run, column, values):
 
 def check(run, column, hand):
     """The calibrated scores are those by hand, and far from the plain ones; the answers, and their accuracy."""
-    answers = run.answers("test")
+    answers = evaluating.answers(run, "test")
     found = calibrated(answers.logits, content_free(run, "test"))
     for row, plain, expected in zip(found, answers.logits, in_batch_order(run, column, hand), strict=True):
         torch.testing.assert_close(row[: len(expected)], tensor(expected), atol=1e-5, rtol=0)

@@ -7,11 +7,13 @@ import pytest
 import torch
 import transformers
 
-from noback import Full, Lora, Prefix, RunConfig, evaluate, export, predict, resume, train, tuned_run
+from noback import Full, LocalEngine, Lora, Prefix, RunConfig, evaluate, export, predict, resume, train, tuned_run
 from noback.calibration import calibrated_accuracy
 from noback.engines import Local, Plain, Tally
 from noback.errors import InputError
+from noback.evaluating import answers
 from noback.folder import RunFolder
+from noback.replaying import go_to
 from noback.run import Run, drawn_data
 from noback.training import Interrupted
 from noback.tuned import open_run
@@ -81,20 +83,20 @@ def test_eight_demonstrations_before_sixteen_prompts_are_computed_once_a_point()
     config = RunConfig(model="mini-causal", task="reviews-causal", demonstrations=8, shots=16, batch=16, test_limit=8)
     run = Run(config, RunFolder("."))
     run.task.use(drawn_data(config))
-    batch, points = run.batch(0), run.config.estimator.points([5])
+    batch, points = run.batch(0), [Move((Term(5, side * run.config.eps),)) for side in (1.0, -1.0)]
     plain = Local(run.model, run.weights, run.task.word_ids, share="none").score(batch, points)
     for ours, theirs in zip(run.engine.score(batch, points), plain, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
     ids, lengths = batch.inputs["input_ids"].tolist(), batch.inputs["attention_mask"].sum(dim=1).tolist()
     computed = {tuple(row[: end + 1]) for row, length in zip(ids, lengths, strict=True) for end in range(length)}
-    assert run.tally() == Tally(tokens=2 * sum(lengths), cached=2 * (sum(lengths) - len(computed)))
-    assert run.tally().cached > 0.7 * run.tally().tokens
+    assert run.engine.tally == Tally(tokens=2 * sum(lengths), cached=2 * (sum(lengths) - len(computed)))
+    assert run.engine.tally.cached > 0.7 * run.engine.tally.tokens
 
 
 def test_a_run_without_sharing_moves_as_one_with_it_to_rounding(config, tmp_path):
     shown = replace(config, demonstrations=2)
     train(shown, tmp_path / "shared")
-    train(replace(shown, share="none"), tmp_path / "plain")
+    train(replace(shown, engine=LocalEngine(share="none")), tmp_path / "plain")
     slopes = [[step.slopes for step in open_run(tmp_path / name)[1].steps] for name in ("shared", "plain")]
     torch.testing.assert_close(*map(torch.tensor, slopes), atol=1e-3, rtol=1e-3)
     assert not [line for line in RunFolder(tmp_path / "plain").read_metrics() if line["kind"] == "sharing"]
@@ -116,10 +118,10 @@ def test_an_exported_model_opens_as_a_causal_model_and_answers_the_same(config, 
 def test_evaluation_of_the_base_is_the_zero_shot_that_the_run_measured(config, tmp_path):
     result = train(config, tmp_path / "run")
     run, contents = open_run(tmp_path / "run")
-    run.go_to(0, contents)
+    go_to(run, 0, contents)
     score, _ = evaluate(run)
     assert score.accuracy == result.zero_shot
-    assert result.calibrated == calibrated_accuracy(run, *run.answers("test")[:2])
+    assert result.calibrated == calibrated_accuracy(run, *answers(run, "test")[:2])
 
 
 def test_the_embedded_causal_model_knows_something_once_it_is_calibrated(noback):
@@ -135,7 +137,7 @@ def test_the_embedded_causal_model_knows_something_once_it_is_calibrated(noback)
 def test_calibration_takes_off_what_a_content_free_prompt_gets(config):
     run = Run(config, RunFolder("."))
     run.task.use(drawn_data(config))
-    logits, gold, _ = run.answers("test")
+    logits, gold, _ = answers(run, "test")
     free = run.engine.score(run.task.prompts(["N/A"]), [Move(())])[0]
     expected = ((logits - free).argmax(dim=1) == gold).double().mean()
     assert calibrated_accuracy(run, logits, gold) == pytest.approx(float(expected))

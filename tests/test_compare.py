@@ -12,6 +12,7 @@ from noback.epsilon import Probe, _for_smooth, _for_staircase, agreement, measur
 from noback.folder import RunFolder
 from noback.journal import read_journal
 from noback.training import Interrupted
+from noback.usual import usual_lr
 from tests.conftest import write_rows
 
 COLUMNS = {
@@ -124,8 +125,8 @@ def test_a_comparison_keeps_the_adapter_and_its_own_lr(config, tmp_path, adapter
     table = compare(config, ["cross_entropy", "head/cross_entropy"], out=tmp_path / "all")
     words, head = (read_journal(tmp_path / "all" / row["name"] / "journal").header["config"] for row in table["rows"])
     assert words["adapter"]["kind"] == adapter.kind
-    assert words["rule"]["lr"] == adapter.usual_lr
-    assert (head["adapter"]["kind"], head["rule"]["lr"]) == ("head", Head.usual_lr)
+    assert words["rule"]["lr"] == usual_lr(adapter.kind, "two_sided", "sgd", "float32")
+    assert (head["adapter"]["kind"], head["rule"]["lr"]) == ("head", 2e-5)
 
 
 def test_a_look_that_a_kill_left_out_of_the_metrics_is_told_anew(config, tmp_path, monkeypatch):
@@ -191,7 +192,7 @@ def test_words_and_head_are_measured_apart(config, tmp_path):
 
 
 def probes(eps, slopes, curvature=0.0, flips=None):
-    return [Probe(slope * eps + curvature / 2, 0.0, -slope * eps + curvature / 2, eps) for slope in slopes]
+    return [Probe(slope * eps + curvature / 2, 0.0, -slope * eps + curvature / 2, slope) for slope in slopes]
 
 
 def test_a_smooth_objective_is_given_the_middle_of_the_plateau():

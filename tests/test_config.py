@@ -5,12 +5,14 @@ import tomllib
 
 import pytest
 
-from noback.adapters import AnyAdapter, Full, Head, Lora, Prefix
+from noback import LocalEngine, Momentum, Normal, OneSided, Rademacher
+from noback.adapters import Full, Head, Lora, Prefix
 from noback.config import RunConfig, config_of, read_config
 from noback.errors import InputError
 from noback.estimators import AdaptTies, TwoSided
 from noback.objectives import Accuracy, CrossEntropy, Function, MacroF1
 from noback.rules import Sgd
+from noback.usual import USUAL
 from noback.weights import DTYPES
 
 # Every field with a value that is not its default; `test_every_field_is_listed_here` keeps the table whole.
@@ -28,16 +30,16 @@ OTHER = {
     "seed": 2**64 - 1,
     "dtype": "bfloat16",
     "quantise": "int4",
-    "products": "tf32",
     "device": "cpu",
-    "noise": "rademacher",
+    "noise": Rademacher(),
     "eval_every": 3,
-    "probes_per_pass": 1,
-    "micro_batch": 2,
-    "share": "prefixes",
+    "engine.matmul_precision": "tf32",
+    "engine.probes_per_pass": 1,
+    "engine.micro_batch": 2,
+    "engine.share": "prefixes",
     "estimator.eps": 2e-3,
     "estimator.directions": 4,
-    "estimator.adapt_ties": AdaptTies(target=0.5),
+    "adapt_ties": AdaptTies(target=0.5),
     "objective": MacroF1(),
     "adapter.tune": "biases",
     "rule.lr": 3e-7,
@@ -122,16 +124,23 @@ def test_an_objective_is_chosen_by_its_kind_or_by_a_text(entry, objective):
     assert config_of({"objective": entry}).objective == objective
 
 
+LR = {"full": 2e-5, "head": 2e-5, "lora": 5e-4, "prefix": 5e-2}
+EPS = {
+    "float32": {"full": 1e-3, "head": 1e-3, "lora": 1e-3, "prefix": 3e-2},
+    "bfloat16": {"full": 1e-3, "head": 1e-3, "lora": 1e-2, "prefix": 1e-1},
+}
+
+
 @pytest.mark.parametrize(
     "adapter", [Full("norms"), Head(alone=True, seed=3), Lora(rank=4, start="x"), Prefix(tokens=3)]
 )
 def test_an_adapter_comes_back_from_toml_with_its_own_lr_and_eps(adapter):
     for dtype in DTYPES:
         config = RunConfig(adapter=adapter, dtype=dtype)
-        assert (config.lr, config.eps) == (adapter.usual_lr, adapter.usual_eps[dtype])
+        assert (config.lr, config.eps) == (LR[adapter.kind], EPS[dtype][adapter.kind])
         assert config_of(tomllib.loads(config.toml())) == config.settled()
     assert RunConfig(adapter=adapter, rule=Sgd(lr=7e-4)).lr == 7e-4
-    assert dataclasses.replace(RunConfig(), adapter=adapter).lr == adapter.usual_lr
+    assert dataclasses.replace(RunConfig(), adapter=adapter).lr == LR[adapter.kind]
 
 
 def test_an_eps_that_is_given_counts_whatever_the_type():
@@ -139,14 +148,33 @@ def test_an_eps_that_is_given_counts_whatever_the_type():
     assert (RunConfig(adapter=Lora()).eps, RunConfig(adapter=Lora(), dtype="bfloat16").eps) == (1e-3, 1e-2)
 
 
-def test_the_help_of_eps_names_what_each_adapter_and_type_has():
-    (text,) = [item.metadata["help"] for item in dataclasses.fields(TwoSided) if item.name == "eps"]
-    usual = dict(zip(DTYPES, text.split("none: ")[1].split("; in bfloat16 "), strict=True))
-    for dtype, words in usual.items():
-        first, *others = (part.strip() for part in words.split(","))
-        named = dict(other.removeprefix("with ").split() for other in others)
-        for adapter in AnyAdapter.__args__:
-            assert float(named.get(adapter.kind, first)) == adapter.usual_eps[dtype], (dtype, adapter.kind)
+def test_the_usual_numbers_go_by_adapter_estimator_rule_and_type():
+    assert RunConfig(estimator=OneSided()).lr == 1e-3
+    assert RunConfig(estimator=OneSided(), adapter=Lora(), dtype="bfloat16").eps == 1e-2
+    assert RunConfig(rule=Momentum()).lr == RunConfig().lr
+
+
+def test_the_help_of_lr_and_eps_names_every_usual_number():
+    for kind, name in ((TwoSided, "eps"), (OneSided, "eps"), (Sgd, "lr"), (Momentum, "lr")):
+        (text,) = [item.metadata["help"] for item in dataclasses.fields(kind) if item.name == name]
+        numbers = {getattr(row, name) for row in USUAL if row.estimator != "backprop"} - {None}
+        assert len(numbers) > 2
+        assert all(f" {number:g}" in text for number in numbers)
+
+
+def test_the_noise_is_the_estimators_usual_one_unless_it_is_named():
+    assert RunConfig().settled().noise == Normal()
+    assert RunConfig(estimator=OneSided()).settled().noise == Rademacher()
+    assert RunConfig(estimator=OneSided(), noise=Normal()).settled().noise == Normal()
+
+
+def test_options_stand_where_0_1_0_had_them():
+    ties = {"target": 0.3, "largest": 0.05}
+    old = {"products": "tf32", "probes_per_pass": 2, "micro_batch": 3, "share": "none", "noise": "rademacher"}
+    new = RunConfig(
+        engine=LocalEngine("tf32", 2, 3, "none"), noise=Rademacher(), adapt_ties=AdaptTies(target=0.3, largest=0.05)
+    )
+    assert config_of({**old, "estimator": {"kind": "two_sided", "adapt_ties": ties}}) == new
 
 
 def test_an_unknown_kind_comes_with_the_nearest():
@@ -195,7 +223,9 @@ def test_an_unknown_key_like_no_other_comes_without_a_suggestion():
     assert refusal("zzz", 1) == "unknown option 'zzz'"
 
 
-@pytest.mark.parametrize(("path", "kind"), [("rule.kind", "adam"), ("estimator.kind", "one_sided")])
+@pytest.mark.parametrize(
+    ("path", "kind"), [("rule.kind", "adam"), ("estimator.kind", "three_sided"), ("engine.kind", "remote")]
+)
 def test_an_unknown_kind_is_refused(path, kind):
     assert f"{path.removesuffix('.kind')} is {kind!r}; expected " in refusal(path, kind)
 
@@ -338,4 +368,4 @@ def test_equal_configurations_have_equal_digests():
     ids=["a tenth of the run", "a short run", "as asked"],
 )
 def test_the_validation_set_is_looked_at_this_often(values, steps):
-    assert config_of(values).look_every == steps
+    assert config_of(values).steps_between_evaluations == steps

@@ -24,6 +24,8 @@ from noback.health import (
     verdict,
 )  # fmt: skip
 from noback.journal import Contents, StepRecord, read_journal
+from noback.measuring import measure
+from noback.replaying import step_length
 from noback.training import Interrupted
 from noback.values import Move, Term, direction_seeds
 from noback.watching import Silent
@@ -181,7 +183,7 @@ def test_the_mean_of_the_halves_slopes_is_the_slope(config, tmp_path):
 
     run = Run(config, RunFolder(tmp_path / "run"))
     run.task.use(drawn_data(config))
-    measured = run.measure(0, 1e-2)
+    measured = measure(run, 0, 1e-2)
     for slope, (one, other) in zip(measured.estimate.slopes, measured.halves(), strict=True):
         assert (one + other) / 2 == pytest.approx(slope, abs=1e-4)
         assert one != other
@@ -334,7 +336,7 @@ def test_the_length_of_a_move_is_the_way_the_weights_went(config, tmp_path):
     move = Move((Term(1, 1e-3), Term(2, -2e-3)))
     run.weights.advance([move])
     gone = math.sqrt(sum(float((run.weights.tensors[name] - tensor).pow(2).sum()) for name, tensor in before.items()))
-    assert run.step_length(move) == pytest.approx(gone, rel=0.02)
+    assert step_length(run, move) == pytest.approx(gone, rel=0.02)
 
 
 def test_mistakes_are_the_surest_wrong_answers_with_their_texts(config, tmp_path):

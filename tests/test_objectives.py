@@ -12,6 +12,7 @@ from noback.config import config_of
 from noback.engines import Local
 from noback.journal import read_journal
 from noback.tuned import evaluate, tuned_run
+from noback.values import Move, Term
 from tests.conftest import tiny_model, weights_of
 
 WORDS = ["terrible", "great"]
@@ -72,7 +73,7 @@ def test_macro_f1_of_a_batch_is_no_mean_of_its_parts_and_micro_batches_do_not_ch
     parts = [MacroF1().loss(LOGITS[half], GOLD[half], WORDS) for half in (slice(0, 1), slice(1, 4))]
     assert sum(parts) / 2 != pytest.approx(MacroF1().loss(LOGITS, GOLD, WORDS))
     model = tiny_model("roberta")
-    batch, points = small_task.batch(0, 8, 0), TwoSided(eps=0.1).points([5])
+    batch, points = small_task.batch(0, 8, 0), [Move((Term(5, side * 0.1),)) for side in (1.0, -1.0)]
     losses = []
     for cut in (None, 3):
         engine = Local(model, weights_of(model), small_task.word_ids, micro_batch=cut)

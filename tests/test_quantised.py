@@ -14,8 +14,12 @@ from noback.adapters import base_tensors
 from noback.engines import open_model
 from noback.engines.units import is_lora
 from noback.errors import DamagedError
+from noback.evaluating import score
 from noback.folder import RunFolder
 from noback.journal import read_journal
+from noback.measuring import measure
+from noback.replaying import begin_with
+from noback.rules import move_of
 from noback.run import Run, drawn_data
 from noback.weights import Weights, digest
 from tests.conftest import check_against_the_twin, tiny_model
@@ -100,11 +104,11 @@ def test_training_lowers_the_loss(config, bits):
     config = dataclasses.replace(config, model="mini", quantise=bits, batch=8, rule=Sgd(lr=1e-3))
     run = Run(config, RunFolder("none"))
     run.task.use(drawn_data(config))
-    before, bytes_before = run.score("train").loss, stored(run.model)
+    before, bytes_before = score(run, "train").loss, stored(run.model)
     for step in range(12):
-        estimate = run.measure(step, 1e-2).estimate
-        run.weights.advance([config.rule.move(step, 12, estimate)])
-    assert run.score("train").loss < before - 0.05
+        estimate = measure(run, step, 1e-2).estimate
+        run.weights.advance([move_of(config.rule, step, 12, [estimate])])
+    assert score(run, "train").loss < before - 0.05
     assert all(torch.equal(tensor, bytes_before[name]) for name, tensor in stored(run.model).items())
 
 
@@ -124,10 +128,10 @@ def test_base_and_journal_give_the_live_weights(config, tmp_path, bits, adapter,
 def test_a_journal_names_the_bits_of_its_quantised_base(config, tmp_path):
     train(dataclasses.replace(config, quantise="int8"), tmp_path / "run")
     contents = read_journal(tmp_path / "run" / "journal")
-    Run(dataclasses.replace(config, quantise="int8"), RunFolder(tmp_path / "run")).begin_with(contents)
+    begin_with(Run(dataclasses.replace(config, quantise="int8"), RunFolder(tmp_path / "run")), contents)
     for other in ("int4", None):
         with pytest.raises(DamagedError, match="made from other base weights"):
-            Run(dataclasses.replace(config, quantise=other), RunFolder(tmp_path / "run")).begin_with(contents)
+            begin_with(Run(dataclasses.replace(config, quantise=other), RunFolder(tmp_path / "run")), contents)
 
 
 @pytest.mark.parametrize("bits", BITS)

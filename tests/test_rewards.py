@@ -11,6 +11,8 @@ from noback import (
     AdaptTies,
     CrossEntropy,
     Function,
+    LocalEngine,
+    Rademacher,
     Reward,
     RunConfig,
     Sgd,
@@ -25,6 +27,7 @@ from noback.config import config_of
 from noback.engines import STILL, Local, Plain, Writing, open_model
 from noback.epsilon import measure_eps
 from noback.errors import InputError
+from noback.evaluating import write
 from noback.journal import read_journal
 from noback.run import drawn_data
 from noback.tasks import load_spec
@@ -145,10 +148,12 @@ def test_the_text_of_a_step_is_what_the_run_writes(config, tmp_path):
     run, _ = tuned_run(tmp_path / "run", "base")
     row, text, right = SEEN[0]
     assert right == ()
-    assert run.write(run.task.asked([row["opening"]])) == [text]
+    assert write(run, run.task.asked([row["opening"]])) == [[text]]
 
 
-@pytest.mark.parametrize("options", [{}, {"noise": "rademacher", "micro_batch": 3}], ids=["", "rademacher"])
+@pytest.mark.parametrize(
+    "options", [{}, {"noise": Rademacher(), "engine": LocalEngine(micro_batch=3)}], ids=["", "rademacher"]
+)
 def test_a_run_over_a_reward_replays_to_the_same_bits_without_its_function(config, tmp_path, monkeypatch, options):
     result = train(dataclasses.replace(config, **options), tmp_path / "run")
     steps = read_journal(tmp_path / "run" / "journal").steps
@@ -206,8 +211,8 @@ def test_a_run_whose_reward_fails_midway_loses_nothing(config, tmp_path, monkeyp
 
 
 def test_ties_of_a_reward_make_eps_grow(config, tmp_path):
-    estimator = TwoSided(eps=1e-7, directions=2, adapt_ties=AdaptTies(window=1, factor=10.0, largest=1e-2))
-    result = train(dataclasses.replace(config, steps=7, estimator=estimator), tmp_path / "run")
+    estimator, ties = TwoSided(eps=1e-7, directions=2), AdaptTies(window=1, factor=10.0, largest=1e-2)
+    result = train(dataclasses.replace(config, steps=7, estimator=estimator, adapt_ties=ties), tmp_path / "run")
     changes = read_journal(tmp_path / "run" / "journal").eps_changes
     assert [change.step for change in changes][:2] == [1, 2]
     assert 0 < result.zero_slope_share < 1

@@ -72,7 +72,7 @@ def test_snapshots_that_take_long_are_rare_and_cost_no_bits(config, tmp_path, mo
 
 
 def test_the_default_look_is_a_tenth_of_the_run():
-    assert [RunConfig(steps=steps).look_every for steps in (5, 100, 999)] == [1, 10, 99]
+    assert [RunConfig(steps=steps).steps_between_evaluations for steps in (5, 100, 999)] == [1, 10, 99]
 
 
 def test_a_batch_larger_than_the_training_set_is_the_training_set(small_task):
@@ -83,17 +83,17 @@ def test_a_batch_that_was_made_ahead_is_the_steps_own(config, tmp_path):
     run, fresh = (Run(config, RunFolder(tmp_path)) for _ in range(2))
     for one in (run, fresh):
         one.task.use(drawn_data(config))
-    run._stage()
-    assert run._staged is None  # before a step was asked for, nothing is known
+    run._make_next_batch()
+    assert run._next is None  # before a step was asked for, nothing is known
     for step in (0, 1, 1, 2, 7, 3):
         batch = run.batch(step)
-        run._stage()
-        assert run._staged[0] == step + 1
+        run._make_next_batch()
+        assert run._next[0] == step + 1
         assert torch.equal(batch.inputs["input_ids"], fresh.batch(step).inputs["input_ids"])
         assert torch.equal(batch.gold, fresh.batch(step).gold)
-    staged = run._staged
+    staged = run._next
     run.batch(3)  # asked for again
-    assert run._staged is staged
+    assert run._next is staged
     assert run.batch(4) is staged[1]
 
 

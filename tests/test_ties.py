@@ -41,8 +41,8 @@ def test_eps_is_raised_only_by_a_full_window_of_too_many_zeros():
 
 
 def test_eps_grows_within_its_bounds_and_the_journal_says_when(config, tmp_path):
-    estimator = TwoSided(eps=1e-7, adapt_ties=ADAPT)
-    train(dataclasses.replace(config, estimator=estimator), tmp_path / "run")
+    estimator, ties = TwoSided(eps=1e-7), ADAPT
+    train(dataclasses.replace(config, estimator=estimator, adapt_ties=ties), tmp_path / "run")
     changes = read_journal(tmp_path / "run" / "journal").eps_changes
     assert [change.step for change in changes] == [5, 10, 15, 20]
     assert [change.eps for change in changes] == pytest.approx([4e-7, 1.6e-6, 6.4e-6, 1e-5])
@@ -50,8 +50,8 @@ def test_eps_grows_within_its_bounds_and_the_journal_says_when(config, tmp_path)
 
 def test_slopes_are_measured_at_the_eps_that_the_journal_names(config, tmp_path):
     """A slope of a staircase is a whole number of flips over 2 eps batch."""
-    estimator = TwoSided(eps=1e-4, adapt_ties=AdaptTies(target=0.0, largest=1.0, factor=8.0, window=3))
-    train(dataclasses.replace(config, estimator=estimator), tmp_path / "run")
+    estimator, ties = TwoSided(eps=1e-4), AdaptTies(target=0.0, largest=1.0, factor=8.0, window=3)
+    train(dataclasses.replace(config, estimator=estimator, adapt_ties=ties), tmp_path / "run")
     contents = read_journal(tmp_path / "run" / "journal")
     seen = 0
     for record in contents.steps:
@@ -65,8 +65,8 @@ def test_slopes_are_measured_at_the_eps_that_the_journal_names(config, tmp_path)
 
 @pytest.mark.parametrize("stopped_after", [4, 5, 9, 12])
 def test_a_run_whose_eps_grows_resumes_and_replays_to_the_same_bits(config, tmp_path, stopped_after):
-    estimator = TwoSided(eps=1e-4, adapt_ties=AdaptTies(target=0.0, largest=1.0, factor=8.0, window=3))
-    config = dataclasses.replace(config, estimator=estimator, rule=Sgd(lr=1e-3))
+    estimator, ties = TwoSided(eps=1e-4), AdaptTies(target=0.0, largest=1.0, factor=8.0, window=3)
+    config = dataclasses.replace(config, estimator=estimator, adapt_ties=ties, rule=Sgd(lr=1e-3))
     undisturbed = train(config, tmp_path / "undisturbed")
     asked = iter([False] * stopped_after + [True])
     with pytest.raises(Interrupted):
@@ -117,4 +117,4 @@ def test_bounds_that_make_no_sense_are_refused(options, said):
 
 def test_an_eps_above_its_own_bound_is_refused():
     with pytest.raises(InputError, match=r"adapt_ties.largest is 0.01; expected eps, 0.1, or more"):
-        TwoSided(eps=0.1, adapt_ties=AdaptTies(largest=0.01))
+        RunConfig(estimator=TwoSided(eps=0.1), adapt_ties=AdaptTies(largest=0.01))

@@ -5,22 +5,43 @@ from __future__ import annotations
 import importlib
 import os
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 if TYPE_CHECKING:
-    from noback.adapters import Full, Head, Lora, Prefix
-    from noback.cli.display import Display
-    from noback.config import RunConfig
-    from noback.errors import DamagedError, InputError, NobackError
-    from noback.estimators import AdaptTies, TwoSided
-    from noback.mezo import MeZO
-    from noback.objectives import Accuracy, CrossEntropy, Function, LanguageModel, MacroF1, Reward
-    from noback.result import Result
-    from noback.rules import Sgd
-    from noback.run import Run
-    from noback.training import resume, train
-    from noback.tuned import evaluate, export, generate, predict, tuned_run
-    from noback.values import Score
+    from noback.adapters import Full as Full
+    from noback.adapters import Head as Head
+    from noback.adapters import Lora as Lora
+    from noback.adapters import Prefix as Prefix
+    from noback.cli.display import Display as Display
+    from noback.config import RunConfig as RunConfig
+    from noback.directions import Normal as Normal
+    from noback.directions import Rademacher as Rademacher
+    from noback.engines import LocalEngine as LocalEngine
+    from noback.errors import DamagedError as DamagedError
+    from noback.errors import InputError as InputError
+    from noback.errors import NobackError as NobackError
+    from noback.estimators import AdaptTies as AdaptTies
+    from noback.estimators import OneSided as OneSided
+    from noback.estimators import TwoSided as TwoSided
+    from noback.mezo import MeZO as MeZO
+    from noback.objectives import Accuracy as Accuracy
+    from noback.objectives import CrossEntropy as CrossEntropy
+    from noback.objectives import Function as Function
+    from noback.objectives import LanguageModel as LanguageModel
+    from noback.objectives import MacroF1 as MacroF1
+    from noback.objectives import Reward as Reward
+    from noback.result import Result as Result
+    from noback.rules import Momentum as Momentum
+    from noback.rules import Sgd as Sgd
+    from noback.run import Run as Run
+    from noback.training import resume as resume
+    from noback.training import train as train
+    from noback.tuned import evaluate as evaluate
+    from noback.tuned import export as export
+    from noback.tuned import generate as generate
+    from noback.tuned import predict as predict
+    from noback.tuned import tuned_run as tuned_run
+    from noback.values import Score as Score
 
 __version__ = version("noback")
 
@@ -40,6 +61,7 @@ _ROOMS = {
     "Head": "adapters",
     "InputError": "errors",
     "LanguageModel": "objectives",
+    "LocalEngine": "engines",
     "Lora": "adapters",
     "MacroF1": "objectives",
     "MeZO": "mezo",
@@ -50,8 +72,6 @@ _ROOMS = {
     "Run": "run",
     "RunConfig": "config",
     "Score": "values",
-    "Sgd": "rules",
-    "TwoSided": "estimators",
     "evaluate": "tuned",
     "export": "tuned",
     "generate": "tuned",
@@ -60,41 +80,20 @@ _ROOMS = {
     "train": "training",
     "tuned_run": "tuned",
 }
-
-__all__ = [
-    "Accuracy",
-    "AdaptTies",
-    "CrossEntropy",
-    "DamagedError",
-    "Display",
-    "Full",
-    "Function",
-    "Head",
-    "InputError",
-    "LanguageModel",
-    "Lora",
-    "MacroF1",
-    "MeZO",
-    "NobackError",
-    "Prefix",
-    "Result",
-    "Reward",
-    "Run",
-    "RunConfig",
-    "Score",
-    "Sgd",
-    "TwoSided",
-    "evaluate",
-    "export",
-    "generate",
-    "predict",
-    "resume",
-    "train",
-    "tuned_run",
-]
+_METHODS = {"estimators": "AnyEstimator", "rules": "AnyRule", "directions": "AnyNoise"}  # each kind is public
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ROOMS:
-        raise AttributeError(f"module 'noback' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"noback.{_ROOMS[name]}"), name)
+    if name == "__all__":
+        return sorted([*_ROOMS, *_methods()])
+    if name in _ROOMS:
+        return getattr(importlib.import_module(f"noback.{_ROOMS[name]}"), name)
+    if name[:1].isupper() and name in (methods := _methods()):
+        return methods[name]
+    raise AttributeError(f"module 'noback' has no attribute {name!r}")
+
+
+def _methods() -> dict[str, type[Any]]:
+    """The estimators, rules and noise families by the names of their classes."""
+    unions = (getattr(importlib.import_module(f"noback.{room}"), union) for room, union in _METHODS.items())
+    return {kind.__name__: kind for union in unions for kind in get_args(union) or (union,)}

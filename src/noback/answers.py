@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from noback.config import RunConfig
 from noback.errors import InputError
-from noback.objectives import TEXT_METRICS, CrossEntropy, Function, LanguageModel, Reward, exact_match
+from noback.objectives import TEXT_METRICS, TEXTS, exact_match
 from noback.tasks import Question, TaskSpec
 from noback.values import Score
 
@@ -57,9 +57,10 @@ def text_score(metric: str, written: Sequence[Written], loss: float, objective: 
     )
 
 
-def rewards_of(reward: Reward, questions: Sequence[Question], texts: Sequence[str]) -> Tensor:
-    """What a reward gives for the text that answers each question: [examples, 1]."""
-    return reward.rewards((one.row, text, one.right) for one, text in zip(questions, texts, strict=True))
+def rewards_of(objective: Any, questions: Sequence[Question], texts: Sequence[str]) -> Tensor:
+    """What an objective of texts gives for the text that answers each question: [examples, 1]."""
+    found: Tensor = objective.rewards((one.row, text, one.right) for one, text in zip(questions, texts, strict=True))
+    return found
 
 
 def reward_score(rewards: Tensor) -> Score:
@@ -69,37 +70,10 @@ def reward_score(rewards: Tensor) -> Score:
 
 
 def fitted(config: RunConfig, spec: TaskSpec) -> RunConfig:
-    """The configuration with an objective that fits the task's answers.
-
-    Cross-entropy over label words becomes, for an answer that is written, the cross-entropy of its own tokens.
-    """
-    objective = config.objective
-    if isinstance(objective, Reward):
-        if spec.answer != "text":
-            raise InputError(
-                f"objective 'reward' judges answers that are written; task {spec.name!r} has answers to choose from: "
-                "use a task with neither label words nor choices"
-            )
-        return config
-    if not spec.label:
+    """The configuration with an objective that fits the task's answers."""
+    if not spec.label and config.objective.judges != TEXTS:
         raise InputError(
             f"task {spec.name!r} names no label, so only a reward can judge its answers: "
             "--objective reward:module:function"
         )
-    if spec.answer == "text" and isinstance(objective, CrossEntropy):
-        return dataclasses.replace(config, objective=LanguageModel())
-    if spec.answer == "text" and not isinstance(objective, LanguageModel):
-        raise InputError(
-            f"task {spec.name!r} has answers that are written, which objective {objective.kind!r} cannot judge; "
-            "use language_model, or reward:module:function for a function of the text"
-        )
-    if spec.answer == "words" and isinstance(objective, LanguageModel):
-        raise InputError(
-            f"objective 'language_model' needs choices or written answers; task {spec.name!r} has label words: "
-            "use cross_entropy"
-        )
-    if spec.answer == "choices" and isinstance(objective, Function) and objective.reads == "text":
-        raise InputError(
-            f"each row of task {spec.name!r} has choices of its own, so objective.reads 'text' has no texts; use logits"
-        )
-    return config
+    return dataclasses.replace(config, objective=config.objective.for_answers(spec.answer, spec.name))

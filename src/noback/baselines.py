@@ -20,19 +20,18 @@ from noback.calibration import calibrated_accuracy
 from noback.config import RunConfig
 from noback.engines import by_example, readout_for, readout_of
 from noback.errors import InputError
-from noback.folder import RunFolder
+from noback.evaluating import answers, score, score_of
 from noback.memory import forget_peak, peak_memory
-from noback.objectives import LanguageModel, Reward
+from noback.objectives import TEXTS
 from noback.options import one_of
 from noback.run import Run, drawn_data
 from noback.tasks import Batch
 from noback.training import Interrupted, with_whole_paths
+from noback.usual import usual_lr
 from noback.watching import Silent, Watcher
 
 METHODS = ("zero-shot", "probe", "adam")
 _PENALTIES = (0.01, 0.1, 1.0, 10.0)  # of the probe: 1 / strength, the best by validation
-# Adam's learning rate for what is tuned: usual choices for models of this size, not tuned here.
-ADAM_LR = {"full": 1e-4, "head": 1e-4, "lora": 1e-3, "prefix": 1e-2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class Baseline:
     zero_shot: float
     best: float
     best_step: int
-    validation: float  # the best look's score
+    validation: float  # the best evaluation's score
     steps: int
     forwards: int
     backwards: int
@@ -65,7 +64,7 @@ def baseline(
 ) -> Baseline:
     """Run a baseline on a configuration's data; its lr, where given, is Adam's, and the estimator plays no part."""
     one_of("method", method, METHODS)
-    if isinstance(config.objective, Reward):
+    if config.objective.judges == TEXTS:
         raise InputError(
             "a baseline is measured by right answers, and objective 'reward' has none; "
             "`noback train` prints the reward before training"
@@ -73,20 +72,20 @@ def baseline(
     config, watcher = with_whole_paths(config), watcher or Silent()
     drawn = drawn_data(config)
     forget_peak()
-    run = Run(config, RunFolder("."), watcher)
+    run = Run(config, watcher=watcher)
     run.task.use(drawn)
     for note in run.task.notes:
         watcher.note(note)
-    answers, began = run.answers("test"), time.monotonic()
-    zero_shot = run.scored(*answers).accuracy or 0.0
+    answered, began = answers(run, "test"), time.monotonic()
+    zero_shot = score_of(run, answered).accuracy or 0.0
     found = Baseline(
         method, run.task.spec.name, config.adapter.kind, zero_shot, zero_shot, 0,
-        run.score("validation").score, 0, 0, 0, None, 0, 0.0, 0, calibrated_accuracy(run, *answers[:2]),
+        score(run, "validation").score, 0, 0, 0, None, 0, 0.0, 0, calibrated_accuracy(run, *answered[:2]),
     )  # fmt: skip
     if method == "probe":
         found = replace(found, **_probe(run))
     if method == "adam":
-        rate = config.rule.lr or ADAM_LR[config.adapter.kind]
+        rate = config.rule.lr or usual_lr(config.adapter.kind, "backprop", "adam", config.dtype)
         found = replace(found, **_adam(run, rate, watcher, stop))
     return replace(found, seconds=round(time.monotonic() - began, 3), peak_memory_bytes=peak_memory(run.device))
 
@@ -135,7 +134,7 @@ def _features(run: Run, name: str) -> tuple[Any, Any]:
 
 
 def _adam(run: Run, lr: float, watcher: Watcher, stop: Callable[[], bool]) -> dict[str, Any]:
-    """Adam on the tuned tensors, its learning rate falling to zero in a straight line; the best look is kept."""
+    """Adam on the tuned tensors, its learning rate falling to zero in a straight line; the best evaluation is kept."""
     config = run.config
     tuned = [tensor for name, tensor in run.model.named_parameters() if name in run.weights.names]
     for tensor in run.model.parameters():
@@ -144,7 +143,7 @@ def _adam(run: Run, lr: float, watcher: Watcher, stop: Callable[[], bool]) -> di
         tensor.requires_grad_()
     optimizer = torch.optim.Adam(tuned, lr=lr)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=config.steps)
-    best, kept, best_step = run.score("validation"), [tensor.detach().clone() for tensor in tuned], 0
+    best, kept, best_step = score(run, "validation"), [tensor.detach().clone() for tensor in tuned], 0
     for step in range(config.steps):
         if stop():
             raise Interrupted("stopped; a baseline keeps nothing")
@@ -156,15 +155,15 @@ def _adam(run: Run, lr: float, watcher: Watcher, stop: Callable[[], bool]) -> di
         optimizer.zero_grad()
         run.model.eval()
         watcher.progress("fine-tuning with Adam", step + 1, config.steps)
-        if (step + 1) % config.look_every == 0 or step + 1 == config.steps:
-            score = run.score("validation")
-            if (score.score, -score.loss) > (best.score, -best.loss):
-                best, best_step, kept = score, step + 1, [tensor.detach().clone() for tensor in tuned]
+        if (step + 1) % config.steps_between_evaluations == 0 or step + 1 == config.steps:
+            found = score(run, "validation")
+            if (found.score, -found.loss) > (best.score, -best.loss):
+                best, best_step, kept = found, step + 1, [tensor.detach().clone() for tensor in tuned]
     with torch.no_grad():
         for tensor, value in zip(tuned, kept, strict=True):
             tensor.copy_(value)
     return {
-        "best": run.score("test").accuracy, "best_step": best_step, "validation": best.score, "steps": config.steps,
+        "best": score(run, "test").accuracy, "best_step": best_step, "validation": best.score, "steps": config.steps,
         "forwards": config.steps, "backwards": config.steps, "lr": lr, "tuned": run.weights.size,
     }  # fmt: skip
 
@@ -176,6 +175,6 @@ def _loss(run: Run, batch: Batch) -> Tensor:
     readout = readout_for(None if found is None else found.targets, run.model, usual)
     with readout.reading(batch.mask_positions):
         logits = by_example(readout.label_logits(run.model(**batch.inputs).logits), found)
-    if isinstance(run.config.objective, LanguageModel):
+    if run.config.objective.answer_only:
         return -logits.gather(1, batch.gold[:, None]).mean()
     return F.cross_entropy(logits, batch.gold)

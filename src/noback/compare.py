@@ -18,7 +18,7 @@ from noback.errors import InputError
 from noback.folder import RunFolder, next_folder, write_whole
 from noback.health import DIVERGING, slope_figures
 from noback.journal import read_journal
-from noback.objectives import Function, Reward
+from noback.objectives import TEXTS
 from noback.options import build, one_of
 from noback.result import Result
 from noback.run import drawn_data, versions
@@ -46,14 +46,15 @@ def objective_config(config: RunConfig, name: str) -> RunConfig:
     if slash:
         one_of("the part before / of an objective", place, ["head", "words"])
     given = config.adapter
-    adapter: AnyAdapter = Full() if isinstance(given, Head) else given
+    has_head = given.head_seed is not None
+    adapter: AnyAdapter = Full() if has_head else given
     if place == "head":
         if config.quantise is not None:
             raise InputError(
                 f"objective {name!r} tunes a head with the model's own weights, and quantise is {config.quantise!r}; "
                 "name objectives without a head: --objectives cross_entropy,accuracy"
             )
-        adapter = given if isinstance(given, Head) else Head()
+        adapter = given if has_head else Head()
     table = {"objective": kind} if kind != config.objective.kind else {"objective": config.objective}
     objective = build(RunConfig, table).objective
     return dataclasses.replace(config, objective=objective, adapter=adapter)
@@ -63,8 +64,8 @@ def objective_title(config: RunConfig) -> str:
     """`label-word cross-entropy`, `head accuracy`, `reward module:function`."""
     kind = getattr(config.objective, "function", config.objective.kind)
     words = {"cross_entropy": "cross-entropy", "macro_f1": "macro-F1"}
-    place = "head" if isinstance(config.adapter, Head) else "label-word"
-    if isinstance(config.objective, Reward):
+    place = "head" if config.adapter.head_seed is not None else "label-word"
+    if config.objective.judges == TEXTS:
         place = "reward"
     with_adapter = "" if config.adapter.kind in ("full", "head") else f" ({config.adapter.kind})"
     return f"{place} {words.get(kind, kind)}{with_adapter}"
@@ -146,8 +147,7 @@ def _plan(table: dict[str, Any]) -> list[Compared]:
         for eps in table["eps"]:
             estimator = dataclasses.replace(config.estimator, eps=eps)
             one = fitted(objective_config(dataclasses.replace(config, estimator=estimator), name), spec)
-            if isinstance(one.objective, Function | Reward):
-                one.objective.check()
+            one.objective.check()
             title = objective_title(one)
             folder = f"{title}-eps-{one.eps:g}".translate(str.maketrans(" :()", "----"))
             plan.append(Compared(folder, title, one))

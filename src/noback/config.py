@@ -15,17 +15,16 @@ from typing import Any
 import tomli_w
 
 from noback.adapters import AnyAdapter, Full
-from noback.directions import FAMILIES
+from noback.directions import NOISES, AnyNoise
+from noback.engines.options import AnyEngine, LocalEngine
 from noback.engines.quantised import QUANTISED
-from noback.engines.sharing import SHARED
 from noback.errors import InputError
-from noback.estimators import TwoSided
+from noback.estimators import AdaptTies, AnyEstimator, TwoSided
 from noback.objectives import AnyObjective, CrossEntropy
 from noback.options import build, check_seed, one_of, option, whole
-from noback.rules import Sgd
+from noback.rules import AnyRule, Sgd
+from noback.usual import usual_eps, usual_lr
 from noback.weights import DTYPES
-
-PRODUCTS = ("float32", "tf32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +48,13 @@ class RunConfig:
     quantise: str | None = option(
         None, "quantise the frozen weights under an adapter as the model opens; none: as they are", choices=QUANTISED
     )
-    products: str = option(
-        "float32", "on a GPU, float32 products; tf32 is faster, its slopes noisier", choices=PRODUCTS
-    )
     device: str | None = option(None, "cpu, cuda or cuda:N; none: a GPU where there is one")
-    noise: str = option("normal", "family of directions", choices=FAMILIES)
-    eval_every: int | None = option(None, "steps between looks at the validation set; none: a tenth of the run")
-    probes_per_pass: int | None = option(None, "most points of a step in one forward; none: all, or what fits a GPU")
-    micro_batch: int | None = option(None, "most examples in one forward; none: the whole batch, or what fits a GPU")
-    share: str = option(
-        "all",
-        "what a causal model on a CPU computes once a step: prefixes of rows, layers below the tuned",
-        choices=SHARED,
-    )
-    estimator: TwoSided = option(TwoSided(), "how slopes are measured")
-    rule: Sgd = option(Sgd(), "how the weights move")
+    eval_every: int | None = option(None, "steps between evaluations on the validation set; none: a tenth of the run")
+    estimator: AnyEstimator = option(TwoSided(), "how slopes are measured")
+    rule: AnyRule = option(Sgd(), "how slopes become moves of the weights")
+    noise: AnyNoise | None = option(None, "family of the directions' noise; none: the estimator's usual one, normal")
+    adapt_ties: AdaptTies | None = option(None, "raise eps while too many slopes are exactly zero; none: keep it")
+    engine: AnyEngine = option(LocalEngine(), "what runs the model's forwards")
     adapter: AnyAdapter = option(Full(), "what is tuned: the model's weights, or what is put beside them")
     objective: AnyObjective = option(
         CrossEntropy(), "what a step lowers; one's own: module:function, or reward:module:function"
@@ -72,44 +63,56 @@ class RunConfig:
     def __post_init__(self) -> None:
         for name in ("test_limit", "steps", "batch"):
             whole(name, getattr(self, name))
-        for name in ("shots", "demonstrations", "eval_every", "probes_per_pass", "micro_batch"):
+        for name in ("shots", "demonstrations", "eval_every"):
             if getattr(self, name) is not None:
                 whole(name, getattr(self, name))
         for name, limit in (("seed", 2**64), ("data_seed", 2**32)):
             check_seed(name, getattr(self, name), limit)
         one_of("dtype", self.dtype, DTYPES)
-        one_of("noise", self.noise, FAMILIES)
-        one_of("products", self.products, PRODUCTS)
-        one_of("share", self.share, SHARED)
         if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise InputError(f"device is {self.device!r}; expected cpu, cuda or cuda:N")
         if self.quantise is not None:
             one_of("quantise", self.quantise, QUANTISED)
+        largest = None if self.adapt_ties is None else self.adapt_ties.largest
+        if largest is not None and self.estimator.eps is not None and largest < self.estimator.eps:
+            raise InputError(f"adapt_ties.largest is {largest!r}; expected eps, {self.estimator.eps!r}, or more")
 
     def settled(self) -> RunConfig:
-        """With eps, lr and the bound of eps spelled out where they were left to the adapter and the type."""
-        ties = self.estimator.adapt_ties
+        """With eps, lr, the noise and the bound of eps spelled out where they were left to the usual ones."""
+        ties = self.adapt_ties
         if ties is not None and ties.largest is None:
             ties = dataclasses.replace(ties, largest=max(1e-2, 10 * self.eps))
         return dataclasses.replace(
             self,
-            estimator=dataclasses.replace(self.estimator, eps=self.eps, adapt_ties=ties),
+            estimator=dataclasses.replace(self.estimator, eps=self.eps),
             rule=dataclasses.replace(self.rule, lr=self.lr),
+            noise=self.known_noise,
+            adapt_ties=ties,
         )
 
     @property
     def eps(self) -> float:
-        """How far to either side a loss is taken."""
-        return self.estimator.eps or self.adapter.usual_eps[self.dtype]
+        """How far from the weights losses are taken."""
+        return self.estimator.eps or usual_eps(*self._kinds)
 
     @property
     def lr(self) -> float:
         """The learning rate."""
-        return self.rule.lr or self.adapter.usual_lr
+        return self.rule.lr or usual_lr(*self._kinds)
 
     @property
-    def look_every(self) -> int:
-        """Steps between looks at the validation set."""
+    def known_noise(self) -> AnyNoise:
+        """The family of the directions' noise."""
+        usual: AnyNoise = NOISES[self.estimator.usual_noise]
+        return self.noise or usual
+
+    @property
+    def _kinds(self) -> tuple[str, str, str, str]:
+        return self.adapter.kind, self.estimator.kind, self.rule.kind, self.dtype
+
+    @property
+    def steps_between_evaluations(self) -> int:
+        """Steps between evaluations on the validation set."""
         return self.eval_every or max(self.steps // 10, 1)
 
     def table(self) -> dict[str, Any]:
@@ -138,7 +141,7 @@ class RunConfig:
 
 def config_of(table: Mapping[str, Any]) -> RunConfig:
     """A configuration from nested tables; an unknown key is refused with a suggestion."""
-    return build(RunConfig, table)
+    return build(RunConfig, renamed(table))
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -149,6 +152,33 @@ def read_config(path: Path) -> dict[str, Any]:
         raise InputError(f"configuration {str(path)!r} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"configuration {str(path)!r} is not TOML: {error}") from None
+
+
+# Where options of 0.1.0 stand now.
+_RENAMED = {
+    "products": "engine.matmul_precision",
+    "probes_per_pass": "engine.probes_per_pass",
+    "micro_batch": "engine.micro_batch",
+    "share": "engine.share",
+    "estimator.adapt_ties": "adapt_ties",
+}
+
+
+def renamed(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables with each option where it stands now, so that what 0.1.0 wrote can be read."""
+    found = {key: dict(value) if isinstance(value, Mapping) else value for key, value in table.items()}
+    for old, new in _RENAMED.items():
+        *parents, name = old.split(".")
+        inside = found.get(parents[0]) if parents else found
+        if not isinstance(inside, dict) or name not in inside:
+            continue
+        value = inside.pop(name)
+        *parents, name = new.split(".")
+        target = found.setdefault(parents[0], {}) if parents else found
+        if isinstance(target, dict):
+            both = isinstance(value, dict) and isinstance(target.get(name), dict)
+            target[name] = {**value, **target[name]} if both else target.get(name, value)
+    return found
 
 
 def _table(options: Any) -> dict[str, Any]:

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import Any
 
 from noback.answers import fitted
 from noback.compare import objective_config, objective_title
 from noback.config import RunConfig
-from noback.engines import STILL
 from noback.errors import InputError
-from noback.estimators import TwoSided
-from noback.folder import RunFolder, next_folder, write_whole
+from noback.estimators import Estimator, estimate
+from noback.folder import next_folder, write_whole
 from noback.health import slope_figures
-from noback.objectives import Function, LanguageModel, Reward
+from noback.measuring import outputs
+from noback.objectives import TEXTS
 from noback.options import positive
 from noback.run import Run, drawn_data, versions
 from noback.tasks import spec_for
 from noback.training import Interrupted, with_whole_paths
-from noback.values import direction_seeds
+from noback.values import UNPERTURBED, Move, Term, direction_seeds
 from noback.watching import Silent, Watcher
 
 EPS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
@@ -42,12 +43,7 @@ class Probe:
     plus: float
     still: float
     minus: float
-    eps: float
-
-    @property
-    def slope(self) -> float:
-        """The two-sided slope."""
-        return (self.plus - self.minus) / (2 * self.eps)
+    slope: float  # by the configuration's estimator
 
     @property
     def curvature(self) -> float:
@@ -68,6 +64,8 @@ def measure_eps(
     """Slopes and curvature at each eps, saved in a folder; agreement is with the slopes at the configuration's eps."""
     began, watcher, config = time.monotonic(), watcher or Silent(), with_whole_paths(config)
     reference = config.eps
+    if not config.estimator.fixed_points:
+        raise InputError(f"estimator {config.estimator.kind!r} chooses its points by losses; measure eps with another")
     for value in eps:
         positive("eps", value)
     if len(set(eps)) < len(eps):
@@ -81,8 +79,7 @@ def measure_eps(
     if not configs or len({objective_title(one) for one in configs}) < len(configs):
         raise InputError("the objectives name one twice, or none; expected each once")
     for one in configs:
-        if isinstance(one.objective, Function | Reward):
-            one.objective.check()
+        one.objective.check()
     try:
         folder.mkdir(parents=True)
     except OSError as error:
@@ -111,6 +108,7 @@ def _table(
         {"objective": objective_title(one), **_recommended(one, probes[objective_title(one)])} for one in configs
     ]
     models = len({_read(one) for one in configs})
+    forwards = models * (-(-directions // config.estimator.directions) + 2 * directions * len(measured))
     return {
         "kind": "epsilon",
         "task": config.task,
@@ -119,7 +117,7 @@ def _table(
         "reference": reference,
         "directions": directions,
         "batch": config.batch,
-        "forwards": models * directions * (1 + 2 * len(measured)),
+        "forwards": forwards,
         "seconds": round(seconds, 3),
         "rows": rows,
         "recommendations": recommendations,
@@ -134,42 +132,58 @@ def _measured(
     for _, group in groupby(sorted(configs, key=_read), key=_read):
         together = list(group)
         drawn = drawn_data(together[0])
-        run = Run(together[0], RunFolder("."), watcher)
+        run = Run(together[0], watcher=watcher)
         run.task.use(drawn)
         for one in together:
             found[objective_title(one)] = {eps: [] for eps in ladder}
-        for number in range(directions):
+        batches = -(-directions // together[0].estimator.directions)
+        for number in range(batches):
             if stop():
                 raise Interrupted("stopped; nothing was trained and nothing is kept")
-            for eps, losses in _along(run, together, number, ladder):
-                for one, (plus, still, minus) in zip(together, losses, strict=True):
-                    found[objective_title(one)][eps].append(Probe(plus, still, minus, eps))
+            for eps, judged in _along(run, together, number, ladder):
+                for one, probes in zip(together, judged, strict=True):
+                    found[objective_title(one)][eps] += probes
             what = "the head" if together[0].adapter.head_seed is not None else "the label words"
-            watcher.progress(f"measuring slopes of {what}", number + 1, directions)
+            watcher.progress(f"measuring slopes of {what}", number + 1, batches)
     return found
 
 
 def _read(config: RunConfig) -> str:
     """Names what a configuration's forwards read: a head or label words, all candidates or the right ones, or texts."""
     objective = config.objective
-    return f"{config.adapter!r} {objective if isinstance(objective, Reward) else isinstance(objective, LanguageModel)}"
+    return f"{config.adapter!r} {objective if objective.judges == TEXTS else objective.answer_only}"
 
 
 def _along(
     run: Run, configs: Sequence[RunConfig], number: int, ladder: Sequence[float]
-) -> list[tuple[float, list[tuple[float, float, float]]]]:
-    """Direction and batch `number` at each eps: each objective's losses at +eps, in place and at -eps."""
-    seeds = direction_seeds(run.config.seed, number, 1)
-    (still,), gold = run.outputs(number, [STILL])
+) -> Iterator[tuple[float, list[list[Probe]]]]:
+    """The directions and the batch of step `number` at each eps: each objective's probes, one a direction.
 
-    def losses(*outputs: Any) -> list[Any]:
-        return [tuple(one.objective.loss(output, gold, run.task.texts) for output in outputs) for one in configs]
-
-    found = []
+    Either side of each direction is scored whatever the estimator asks, since curvature needs both.
+    """
+    seeds = direction_seeds(run.config.seed, number, run.config.estimator.directions)
+    (still,), gold = outputs(run, number, [UNPERTURBED])
     for eps in ladder:
-        (plus, minus), _ = run.outputs(number, TwoSided(eps).points(seeds))
-        found.append((eps, losses(plus, still, minus)))
-    return found
+        estimator = dataclasses.replace(run.config.estimator, eps=eps)
+        sides = [(Move((Term(seed, eps),)), Move((Term(seed, -eps),))) for seed in seeds]
+        points = list(dict.fromkeys([*chain(*sides), *next(estimator.search(seeds))]))
+        points = [point for point in points if point != UNPERTURBED]
+        found = dict(zip(points, outputs(run, number, points)[0], strict=True)) | {UNPERTURBED: still}
+        judged = []
+        for one in configs:
+            losses = {point: one.objective.loss(output, gold, run.task.texts) for point, output in found.items()}
+            judged.append(_probes(estimator, seeds, losses, sides))
+        yield eps, judged
+
+
+def _probes(
+    estimator: Estimator, seeds: Sequence[int], losses: Mapping[Move, float], sides: Sequence[tuple[Move, Move]]
+) -> list[Probe]:
+    slopes = estimate(estimator, seeds, lambda points: [losses[point] for point in points]).slopes
+    still = losses[UNPERTURBED]
+    return [
+        Probe(losses[plus], still, losses[minus], slope) for (plus, minus), slope in zip(sides, slopes, strict=True)
+    ]
 
 
 def _rows(config: RunConfig, probes: dict[float, list[Probe]], reference: float) -> list[dict[str, Any]]:

@@ -1,10 +1,11 @@
 """The journal: a header and one small checksummed record a step; with the base weights, it is the whole fine-tune.
 
 Layout (little-endian): magic, header length (u32), header (JSON), CRC-32 of both; then records of one size:
-kind (u32), step (u32), value (f32), slopes (f32 each), CRC-32 of the record and of the header's CRC (u32).
-A *step* record holds the loss and the slopes that its move was made from; an *evaluation* record the validation
-score as value and the validation loss in place of the first slope, so that the journal alone says which step was best;
-an *eps* record the eps from that step on, where ties made it grow.
+kind (u32), step (u32), value (f32), slopes and figures (f32 each), CRC-32 of the record and of the header's CRC (u32).
+The header says how many slopes (`directions`) and which figures (`figures`, none in format 1) a record has.
+A *step* record holds the loss, the slopes that its move was made from, and what else its estimator keeps; an
+*evaluation* record the validation score as value and the validation loss in place of the first slope, so that the
+journal alone says which step was best; an *eps* record the eps from that step on, where ties made it grow.
 """
 
 from __future__ import annotations
@@ -24,21 +25,23 @@ from noback.values import to_float32
 
 _MAGIC = b"noback journal 1\n"
 _STEP, _EVALUATION, _EPS = 1, 2, 3
+FORMAT = 2  # 1: no figures
 _sync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """A step that was taken: its loss and the slopes along its directions."""
+    """A step that was taken: its loss, the slopes along its directions, and its estimator's figures."""
 
     step: int
     loss: float
     slopes: tuple[float, ...]
+    figures: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A look at the validation set after `step` steps."""
+    """An evaluation on the validation set after `step` steps."""
 
     step: int
     score: float
@@ -77,12 +80,12 @@ class Contents:
 class Journal:
     """A journal to write to; a record is on the disk when `append` returns."""
 
-    def __init__(self, path: Path, header_crc: int, directions: int) -> None:
-        self._path, self._crc, self._directions = path, header_crc, directions
+    def __init__(self, path: Path, header_crc: int, numbers: int) -> None:
+        self._path, self._crc, self._numbers = path, header_crc, numbers
 
     @classmethod
     def create(cls, path: Path, header: Mapping[str, Any]) -> Journal:
-        """A new journal; the header says how many directions a record holds (`directions`)."""
+        """A new journal; the header says how many slopes (`directions`) and which `figures` a record holds."""
         text = json.dumps(header, sort_keys=True).encode()
         body = _MAGIC + struct.pack("<I", len(text)) + text
         crc = zlib.crc32(body)
@@ -92,7 +95,7 @@ class Journal:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        return cls(path, crc, int(header["directions"]))
+        return cls(path, crc, _numbers(header))
 
     @classmethod
     def reopen(cls, path: Path) -> tuple[Journal, Contents]:
@@ -100,13 +103,13 @@ class Journal:
         contents = read_journal(path)
         with _Saying(path):
             os.truncate(path, contents.sound_bytes)
-        return cls(path, contents.header_crc, int(contents.header["directions"])), contents
+        return cls(path, contents.header_crc, _numbers(contents.header)), contents
 
     def append(self, record: Record) -> None:
         """Write a record and wait until the disk has it."""
         kind, *values = _fields(record)
-        padding = (0.0,) * (self._directions + 1 - len(values))
-        packed = struct.pack(_format(self._directions), kind, record.step, *values, *padding)
+        padding = (0.0,) * (self._numbers + 1 - len(values))
+        packed = struct.pack(_format(self._numbers), kind, record.step, *values, *padding)
         data = packed + struct.pack("<I", zlib.crc32(packed, self._crc))
         with _Saying(self._path), open(self._path, "ab", buffering=0) as file:
             before = os.fstat(file.fileno()).st_size
@@ -126,8 +129,8 @@ def read_journal(path: Path) -> Contents:
     except OSError as error:
         raise DamagedError(f"journal {str(path)!r} cannot be read: {error.strerror}") from None
     header, crc, begin = _header(data, path)
-    directions = int(header["directions"])
-    size = struct.calcsize(_format(directions)) + 4
+    numbers, directions = _numbers(header), int(header["directions"])
+    size = struct.calcsize(_format(numbers)) + 4
     whole, torn = divmod(len(data) - begin, size)
     steps: list[StepRecord] = []
     evaluations: list[Evaluation] = []
@@ -139,13 +142,13 @@ def read_journal(path: Path) -> Contents:
                 whole, torn = whole - 1, torn + size
                 break
             raise DamagedError(f"record {index} of journal {str(path)!r} is damaged: its checksum does not fit")
-        kind, step, value, *rest = struct.unpack(_format(directions), packed[:-4])
+        kind, step, value, *rest = struct.unpack(_format(numbers), packed[:-4])
         if kind == _STEP:
             if step != len(steps):
                 raise DamagedError(
                     f"record {index} of journal {str(path)!r} is step {step}; expected step {len(steps)}"
                 )
-            steps.append(StepRecord(step, value, tuple(rest)))
+            steps.append(StepRecord(step, value, tuple(rest[:directions]), tuple(rest[directions:])))
         elif kind == _EVALUATION:
             evaluations.append(Evaluation(step, value, rest[0]))
         elif kind == _EPS:
@@ -163,14 +166,19 @@ def rounded(score: float, loss: float, step: int) -> Evaluation:
 def _fields(record: Record) -> tuple[float, ...]:
     """A record's kind and values."""
     if isinstance(record, StepRecord):
-        return (_STEP, record.loss, *record.slopes)
+        return (_STEP, record.loss, *record.slopes, *record.figures)
     if isinstance(record, Evaluation):
         return (_EVALUATION, record.score, record.loss)
     return (_EPS, record.eps)
 
 
-def _format(directions: int) -> str:
-    return f"<IIf{directions}f"
+def _format(numbers: int) -> str:
+    return f"<IIf{numbers}f"
+
+
+def _numbers(header: Mapping[str, Any]) -> int:
+    """How many slopes and figures a record holds."""
+    return int(header["directions"]) + len(header.get("figures", ()))
 
 
 def _header(data: bytes, path: Path) -> tuple[dict[str, Any], int, int]:
@@ -183,7 +191,10 @@ def _header(data: bytes, path: Path) -> tuple[dict[str, Any], int, int]:
     crc = zlib.crc32(body)
     if len(stored) < 4 or struct.unpack("<I", stored)[0] != crc:
         raise DamagedError(f"the header of journal {str(path)!r} is damaged: its checksum does not fit")
-    return json.loads(body[start:]), crc, start + length + 4
+    header: dict[str, Any] = json.loads(body[start:])
+    if header.get("format", 1) > FORMAT:
+        raise DamagedError(f"journal {str(path)!r} has format {header['format']}, which a newer noback wrote")
+    return header, crc, start + length + 4
 
 
 class _Saying:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 from collections.abc import Callable
@@ -11,13 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from noback.directions import AnyNoise
 from noback.engines import Displaced, TensorNames, keep_freed_memory
 from noback.errors import DamagedError, InputError, NobackError
-from noback.estimators import TwoSided
-from noback.journal import Contents, Journal, StepRecord
+from noback.estimators import AnyEstimator, TwoSided, estimate
+from noback.journal import FORMAT, Contents, Journal, StepRecord
 from noback.options import positive
-from noback.rules import Sgd
-from noback.values import Estimate, Move, direction_seeds
+from noback.replaying import recorded_move
+from noback.rules import AnyRule, Sgd
+from noback.values import Move, direction_seeds
 from noback.weights import Weights
 
 
@@ -33,30 +36,39 @@ class MeZO:
     where a killed process left it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (options by name)
         self,
         model: nn.Module,
         *,
-        lr: float,
-        eps: float = 1e-3,
+        lr: float | None = None,
+        eps: float | None = None,
         seed: int = 0,
-        directions: int = 1,
-        weight_decay: float = 0.0,
-        noise: str = "normal",
+        directions: int | None = None,
+        weight_decay: float | None = None,
+        estimator: AnyEstimator | None = None,
+        rule: AnyRule | None = None,
+        noise: AnyNoise | str | None = None,
         journal: str | os.PathLike[str] | None = None,
     ) -> None:
+        """`lr`, `eps`, `directions` and `weight_decay` are short for the options of `rule` and `estimator`.
+
+        None: eps 1e-3, one two-sided direction, no decay, the estimator's usual noise.
+        """
         if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
             raise InputError(
                 "a scripted or traced module hides its weights from torch functions; give the module itself"
             )
         if not isinstance(seed, int) or not 0 <= seed < 2**64:
             raise InputError(f"seed is {seed!r}; expected a whole number from 0 to {2**64 - 1}")
-        self._estimator = TwoSided(eps, directions)
-        self._rule = Sgd(lr, weight_decay)
+        self._estimator = _with(estimator or TwoSided(), eps=eps, directions=directions)
+        self._estimator = _with(self._estimator, eps=self._estimator.eps or 1e-3)
+        self._rule = _with(rule or Sgd(), lr=lr, weight_decay=weight_decay)
+        _check_rule(self._rule)
         self._seed = seed
         tuned = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
-        self._weights = Weights(tuned, noise)
+        self._weights = Weights(tuned, noise or self._estimator.usual_noise)
         self._names = TensorNames(tuned.items(), self._weights)
+        self._records: list[StepRecord] = []  # the last ones, as many as the rule asks for
         self._steps = 0
         self._moving = False  # while it is set, the journal is a step ahead of the weights
         keep_freed_memory()
@@ -77,7 +89,7 @@ class MeZO:
         positive("lr", value)
         if self._journal is not None:
             raise InputError("lr cannot change while a journal is kept: its header holds one lr for all steps")
-        self._rule = Sgd(value, self._rule.weight_decay)
+        self._rule = dataclasses.replace(self._rule, lr=value)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float | Tensor]) -> float:
@@ -88,18 +100,16 @@ class MeZO:
             )
         self._weights.look()
         seeds = direction_seeds(self._seed, self._steps, self._estimator.directions)
-        losses = [self._loss(closure, point) for point in self._estimator.points(seeds)]
-        estimate = self._estimator.estimate(seeds, losses)
-        if not all(math.isfinite(value) for value in (estimate.loss, *estimate.slopes)):
-            raise NobackError(f"the loss is {estimate.loss} at step {self._steps}; the weights were not moved")
-        record = StepRecord(self._steps, estimate.loss, estimate.slopes)
+        found = estimate(self._estimator, seeds, lambda points: [self._loss(closure, point) for point in points])
+        if not all(math.isfinite(value) for value in (found.loss, *found.slopes, *found.figures)):
+            raise NobackError(f"the loss is {found.loss} at step {self._steps}; the weights were not moved")
+        record = StepRecord(self._steps, found.loss, found.slopes, found.figures)
         if self._journal is not None:
             self._journal.append(record)
         self._moving = True
-        self._weights.advance([self._move(record)])
-        self._steps += 1
+        self._weights.advance([self._next_move(record)])
         self._moving = False
-        return estimate.loss
+        return found.loss
 
     def digest(self) -> str:
         """A digest of the tuned tensors."""
@@ -107,7 +117,8 @@ class MeZO:
 
     def state_dict(self) -> dict[str, Any]:
         """All that the optimizer knows besides the weights: a step count and its options."""
-        return {"steps": self._steps, **self._options()}
+        recent = [dataclasses.asdict(record) for record in self._records]
+        return {"steps": self._steps, **self._options(), **({"recent": recent} if recent else {})}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state; the options must be the same, or the directions would be others."""
@@ -119,6 +130,10 @@ class MeZO:
         if self._journal is not None and state["steps"] != self._steps:
             raise InputError(f"the state is at step {state['steps']}, the journal at step {self._steps}")
         self._steps = int(state["steps"])
+        self._records = [
+            StepRecord(one["step"], one["loss"], tuple(one["slopes"]), tuple(one["figures"]))
+            for one in state.get("recent", [])
+        ]
 
     def _loss(self, closure: Callable[[], float | Tensor], point: Move) -> float:
         with Displaced(self._weights, self._names, [point]):
@@ -127,12 +142,18 @@ class MeZO:
             raise InputError(f"the closure returned a tensor of shape {tuple(loss.shape)}; expected one number")
         return float(loss)
 
-    def _move(self, record: StepRecord) -> Move:
-        seeds = direction_seeds(self._seed, record.step, len(record.slopes))
-        return self._rule.move(record.step, 0, Estimate(record.loss, seeds, record.slopes))
+    def _next_move(self, record: StepRecord) -> Move:
+        """The move of the next step, whose record this is."""
+        records = [*self._records, record]
+        move = recorded_move(self._rule, self._seed, 1, records, len(records) - 1)
+        memory = self._rule.memory
+        self._records = records[-memory:] if memory else []
+        self._steps += 1
+        return move
 
     def _options(self) -> dict[str, Any]:
-        return {
+        """What decides a step; plain MeZO's as 0.1.0 wrote them, other kinds with their own options."""
+        plain = {
             "lr": self._rule.lr,
             "weight_decay": self._rule.weight_decay,
             "eps": self._estimator.eps,
@@ -140,15 +161,22 @@ class MeZO:
             "seed": self._seed,
             "noise": self._weights.family.name,
         }
+        own = {"estimator": _own(self._estimator, TwoSided()), "rule": _own(self._rule, Sgd())}
+        return plain | {name: options for name, options in own.items() if options}
 
     def _open_journal(self, path: Path) -> Journal:
-        header = {"format": 1, "mezo": self._options(), "base": self.digest(), "directions": self._estimator.directions}
+        header = {
+            "format": FORMAT,
+            "mezo": self._options(),
+            "base": self.digest(),
+            "directions": self._estimator.directions,
+            "figures": list(self._estimator.figures),
+        }
         if not path.exists():
             return Journal.create(path, header)
         journal, contents = Journal.reopen(path)
         self._check(contents, header, path)
-        self._weights.advance([self._move(record) for record in contents.steps])
-        self._steps = len(contents.steps)
+        self._weights.advance([self._next_move(record) for record in contents.steps])
         return journal
 
     def _check(self, contents: Contents, header: dict[str, Any], path: Path) -> None:
@@ -157,3 +185,24 @@ class MeZO:
                 raise DamagedError(
                     f"journal {str(path)!r} was made {what}; give the base model and options it began with"
                 )
+
+
+def _with(options: Any, **values: float | None) -> Any:
+    """Option objects with the values that were given."""
+    return dataclasses.replace(options, **{name: value for name, value in values.items() if value is not None})
+
+
+def _own(options: Any, usual: Any) -> dict[str, Any]:
+    """The kind and options of an object that is not of the usual kind."""
+    return {} if options.kind == usual.kind else {"kind": options.kind, **dataclasses.asdict(options)}
+
+
+def _check_rule(rule: AnyRule) -> None:
+    """Refuse a rule that a loop of one's own cannot use."""
+    if rule.lr is None:
+        raise InputError("MeZO has no lr; give lr=... or a rule with one")
+    if rule.schedule != "constant":
+        raise InputError(
+            f"schedule is {rule.schedule!r}, but MeZO does not know how many steps will come; "
+            "set the optimizer's lr as you go"
+        )

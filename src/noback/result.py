@@ -9,10 +9,12 @@ from typing import Any
 import torch
 
 from noback.answers import Answers
+from noback.evaluating import answers, score_of
 from noback.health import slope_figures, verdict
 from noback.journal import Contents
 from noback.memory import peak_memory
-from noback.objectives import Reward, exact_match
+from noback.objectives import TEXTS, exact_match
+from noback.replaying import go_to
 from noback.run import Run
 from noback.values import Score
 
@@ -53,15 +55,15 @@ class Result:
 def finished(run: Run, contents: Contents, zero_shot: Score, seconds: float) -> Result:
     """Test the last weights and the best; the run is left with the best."""
     config = run.config
-    answers = run.answers("test")
-    final, final_weights = _tested(run, config.steps, "final", answers), run.weights.digest()
+    answered = answers(run, "test")
+    final, final_weights = _tested(run, config.steps, "final", answered), run.weights.digest()
     best = contents.best()
     best_step = best.step if best else config.steps
     if best_step != config.steps:
-        run.go_to(best_step, contents)
-        answers = run.answers("test")
-    tested = _tested(run, best_step, "best", answers)
-    run.folder.add_metrics(kind="mistakes", step=best_step, mistakes=_mistakes(run, answers))
+        go_to(run, best_step, contents)
+        answered = answers(run, "test")
+    tested = _tested(run, best_step, "best", answered)
+    run.folder.add_metrics(kind="mistakes", step=best_step, mistakes=_mistakes(run, answered))
     judged = verdict(contents, run.folder.read_metrics())
     result = Result(
         run=str(run.folder.path),
@@ -87,7 +89,7 @@ def finished(run: Run, contents: Contents, zero_shot: Score, seconds: float) -> 
         verdict=judged.word,
         evidence=judged.evidence,
     )
-    tally = run.tally()
+    tally = run.engine.tally
     if tally.saved:
         run.folder.add_metrics(kind="sharing", **dataclasses.asdict(tally))
         run.watcher.note(f"{tally}")
@@ -100,41 +102,41 @@ def _calibrated(run: Run) -> float | None:
     return next((line["calibrated"] for line in lines if "calibrated" in line), None)
 
 
-def _tested(run: Run, step: int, at: str, answers: Answers) -> Score:
-    score = run.scored(*answers)
+def _tested(run: Run, step: int, at: str, answered: Answers) -> Score:
+    score = score_of(run, answered)
     run.folder.add_metrics(kind="test", at=at, step=step, **dataclasses.asdict(score))
     return score
 
 
-def _mistakes(run: Run, answers: Answers) -> list[dict[str, Any]]:
+def _mistakes(run: Run, answered: Answers) -> list[dict[str, Any]]:
     """The wrong answers that the model was surest of; of written ones, the first; of rewarded ones, the least."""
     sentences = run.task.sentences("test")
-    if isinstance(run.config.objective, Reward):
-        rewards = answers.logits[:, 0].tolist()
+    if run.config.objective.judges == TEXTS:
+        rewards = answered.logits[:, 0].tolist()
         least = sorted(range(len(rewards)), key=lambda index: rewards[index])[:_MISTAKES]
         return [
             {
                 "sentences": list(sentences[index]),
-                "gold": "".join(answers.written[index].accepted[:1]),
-                "answer": answers.written[index].text,
+                "gold": "".join(answered.written[index].accepted[:1]),
+                "answer": answered.written[index].text,
                 "reward": rewards[index],
             }
             for index in least
         ]
-    if answers.written:
-        wrong = [index for index, one in enumerate(answers.written) if not exact_match(*one)]
-        found = [(index, answers.written[index]) for index in wrong[:_MISTAKES]]
+    if answered.written:
+        wrong = [index for index, one in enumerate(answered.written) if not exact_match(*one)]
+        found = [(index, answered.written[index]) for index in wrong[:_MISTAKES]]
         return [
             {"sentences": list(sentences[index]), "gold": one.accepted[0], "answer": one.text} for index, one in found
         ]
-    chances, answered = torch.softmax(answers.logits.double(), dim=1).max(dim=1)
-    wrong = torch.nonzero(answered != answers.gold).view(-1).tolist()
+    chances, chosen = torch.softmax(answered.logits.double(), dim=1).max(dim=1)
+    wrong = torch.nonzero(chosen != answered.gold).view(-1).tolist()
     options = run.task.options("test")
     return [
         {
             "sentences": list(sentences[index]),
-            "gold": options[index][int(answers.gold[index])],
-            "answer": options[index][int(answered[index])],
+            "gold": options[index][int(answered.gold[index])],
+            "answer": options[index][int(chosen[index])],
             "chance": round(float(chances[index]), 4),
         }
         for index in sorted(wrong, key=lambda index: -float(chances[index]))[:_MISTAKES]

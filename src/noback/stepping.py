@@ -1,20 +1,24 @@
-"""Steps: what a run does between two looks at the validation set, the records of it, and what it says of itself."""
+"""Steps: what a run does between two evaluations, the records of it, and what it says of itself."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
+
 from noback.config import RunConfig
-from noback.engines import STILL
 from noback.errors import NobackError
+from noback.estimators import Estimator
 from noback.folder import RunFolder
 from noback.health import DOMINATED, ENOUGH_STEPS, agreement_figures, noise_figures, slope_figures, tie_advice
 from noback.journal import Contents, EpsChange, Journal, StepRecord
-from noback.objectives import Function
-from noback.run import Measured, Run
-from noback.values import Estimate
+from noback.measuring import Measured, Slopes, measure, outputs, take
+from noback.replaying import move_at, step_length
+from noback.run import Run
+from noback.values import UNPERTURBED, Estimate, Move, direction_seeds
 
 
 class Diverged(NobackError):
@@ -23,7 +27,7 @@ class Diverged(NobackError):
 
 @dataclass(slots=True)
 class _Window:
-    """What was measured since the last look at the validation set; only people read it."""
+    """What was measured since the last evaluation; only people read it."""
 
     sought: int = 0  # directions along which the noise of a slope is to be seen
     slopes: list[float] = field(default_factory=list)
@@ -49,7 +53,8 @@ class Steps:
     def __init__(self, run: Run, journal: Journal, contents: Contents, health_every: int | None) -> None:
         self._run, self._journal, self._contents, self._health_every = run, journal, contents, health_every
         self._window = _Window(_sought(run))
-        self._ahead: tuple[int, Callable[[], Measured]] | None = None  # a step that was taken and is not recorded
+        # A step that was taken and is not recorded: its number, its slopes, and what waits for the rest.
+        self._ahead: tuple[int, Slopes, Callable[[], Measured]] | None = None
         self._warned = False
 
     def take(self, step: int) -> None:
@@ -58,38 +63,67 @@ class Steps:
         eps = _eps(run, self._journal, self._contents)
         probed = bool(self._health_every) and step % (self._health_every or 1) == 0
         sought = len(self._window.scored) < self._window.sought
-        if run.late and not (is_due(step, run.config) or probed or sought):
-            taken = run.take(step, eps)
+        if run.runs_ahead and not (is_due(step, run.config) or probed or sought):
+            taken = take(run, step, eps, self._earlier(step))
             self.settle()
-            self._ahead = step, taken
+            self._ahead = step, *taken
         else:
             self.settle()
-            measured = run.measure(step, eps)
-            record = self._record(step, measured.estimate)
+            measured = measure(run, step, eps)
+            self._record(step, measured.estimate)
             if sought:
                 self._window.scored += _scored_again(run, step, eps, measured.estimate)
-            _advance(run, record, probed=probed)
+            self._advance(step, eps, probed=probed)
             self._tell(measured)
 
     def settle(self) -> None:
         """Bring the journal to where the weights are."""
         if self._ahead is not None:
-            step, taken = self._ahead
+            step, _, taken = self._ahead
             measured = taken()
             self._record(step, measured.estimate)
             self._ahead = None
             self._tell(measured)
 
     def sum_up(self) -> None:
-        """Say how healthy the steps since the last look were."""
+        """Say how healthy the steps since the last evaluation were."""
         self._window = _summed_up(self._run, len(self._contents.steps), self._window)
 
-    def _record(self, step: int, estimate: Estimate) -> StepRecord:
-        record = StepRecord(step, estimate.loss, estimate.slopes)
+    def _earlier(self, step: int) -> list[Slopes]:
+        """The slopes of the steps before, newest first, as many as the rule asks for, where the weights are."""
+        run, found = self._run, list[Slopes]()
+        if self._ahead is not None and run.config.rule.memory:
+            found.append(self._ahead[1])
+        asked = self._contents.steps[max(step - run.config.rule.memory, 0) :]
+        for record in reversed(asked):
+            seeds = direction_seeds(run.config.seed, record.step, len(record.slopes))
+            found.append((seeds, torch.tensor(record.slopes, dtype=torch.float64).to(run.weights.device)))
+        return found
+
+    def _advance(self, step: int, eps: float, *, probed: bool) -> None:
+        """Move the weights; now and then, see what the move did to them and to the loss."""
+        run, record = self._run, self._contents.steps[step]
+        move = move_at(run, self._contents.steps, step)
+        sampled = run.weights.sample() if is_due(step, run.config) else None
+        before = _unperturbed_loss(run, step) if probed else 0.0
+        run.weights.advance([move])
+        if sampled is not None:
+            run.folder.add_metrics(
+                kind="update", step=step, length=step_length(run, move), weight_norm=run.weights.norm(),
+                changed_share=run.weights.changed_share(sampled),
+            )  # fmt: skip
+        if probed:
+            after = _unperturbed_loss(run, step)
+            estimator = dataclasses.replace(run.config.estimator, eps=eps)
+            figures = probe_figures(estimator, record, move, before, after)
+            run.folder.add_metrics(kind="probe", step=step, loss=before, **figures)
+            run.watcher.measured(step, figures)
+
+    def _record(self, step: int, estimate: Estimate) -> None:
+        record = StepRecord(step, estimate.loss, estimate.slopes, estimate.figures)
         _check_finite(estimate, step, self._run.folder)
         self._journal.append(record)
         self._contents.steps.append(record)
-        return record
 
     def _tell(self, measured: Measured) -> None:
         self._window.add(measured)
@@ -99,12 +133,12 @@ class Steps:
 
 def _eps(run: Run, journal: Journal, contents: Contents) -> float:
     """The step's eps; where ties make it grow, that is in the journal before it is used."""
-    estimator, changes = run.config.estimator, contents.eps_changes
+    ties, changes = run.config.adapt_ties, contents.eps_changes
     now, since = (changes[-1].eps, changes[-1].step) if changes else (run.config.eps, 0)
-    if estimator.adapt_ties is None:
+    if ties is None:
         return now
-    first = max(since, len(contents.steps) - estimator.adapt_ties.window)
-    eps = estimator.adapt_ties.next_eps(now, [record.slopes for record in contents.steps[first:]])
+    first = max(since, len(contents.steps) - ties.window)
+    eps = ties.next_eps(now, [record.slopes for record in contents.steps[first:]])
     if eps != now:
         change = EpsChange(len(contents.steps), eps)
         journal.append(change)
@@ -113,36 +147,28 @@ def _eps(run: Run, journal: Journal, contents: Contents) -> float:
     return eps
 
 
-def _advance(run: Run, record: StepRecord, *, probed: bool) -> None:
-    """Move the weights; now and then, see what the move did to them and to the loss."""
-    move, step = run.move(record), record.step
-    sampled = run.weights.sample() if is_due(step, run.config) else None
-    before = _still_loss(run, step) if probed else 0.0
-    run.weights.advance([move])
-    if sampled is not None:
-        run.folder.add_metrics(
-            kind="update", step=step, length=run.step_length(move), weight_norm=run.weights.norm(),
-            changed_share=run.weights.changed_share(sampled),
-        )  # fmt: skip
-    if probed:
-        after = _still_loss(run, step)
-        expected = sum(term.coefficient * slope for term, slope in zip(move.terms, record.slopes, strict=True))
-        figures = {
-            "curvature": 2 * (record.loss - before),  # l+ - 2 l0 + l-, the mean over the directions
-            "change": after - before,  # of the batch's own loss, by this step
-            "expected_change": expected,  # to first order, along the directions that were measured
-        }
-        run.folder.add_metrics(kind="probe", step=step, loss=before, **figures)
-        run.watcher.measured(step, figures)
+def probe_figures(
+    estimator: Estimator, record: StepRecord, move: Move, before: float, after: float
+) -> dict[str, float]:
+    """What a step did to its own batch's loss, beside what its slopes promised."""
+    along = zip(move.terms, record.slopes, strict=False)  # a rule with a memory goes on along older directions too
+    expected = sum(term.coefficient * slope for term, slope in along) * estimator.unit(record.figures)
+    figures = {
+        "change": after - before,  # of the batch's own loss, by this step
+        "expected_change": expected,  # to first order, along the directions that were measured
+    }
+    if estimator.mirrored:
+        figures["curvature"] = 2 * (record.loss - before)  # l+ - 2 l0 + l-, the mean over the directions
+    return figures
 
 
-def _still_loss(run: Run, step: int) -> float:
-    (output,), gold = run.outputs(step, [STILL])
+def _unperturbed_loss(run: Run, step: int) -> float:
+    (output,), gold = outputs(run, step, [UNPERTURBED])
     return run.loss(output, gold)
 
 
 def _summed_up(run: Run, step: int, window: _Window) -> _Window:
-    """The health of the steps since the last look, and a new window."""
+    """The health of the steps since the last evaluation, and a new window."""
     if not window.slopes:
         return window
     noise = noise_figures(window.scored, window.slopes)
@@ -156,11 +182,11 @@ def _summed_up(run: Run, step: int, window: _Window) -> _Window:
 def _sought(run: Run) -> int:
     """Along how many directions to see the noise of a slope: it costs two steps each, so longer runs have more.
 
-    None where it was seen, on a staircase, and where a function of one's own, which may be dear, is the objective.
+    None where it was seen, and where the objective is piecewise constant or costly.
     """
     objective = run.config.objective
     seen = any(line.get("kind") == "slope_noise" for line in run.folder.read_metrics())
-    if seen or not objective.smooth or isinstance(objective, Function):
+    if seen or not objective.smooth or objective.costly:
         return 0
     return min(max(run.config.steps // 500, 1), 4)
 
@@ -173,7 +199,7 @@ def _scored_again(run: Run, step: int, eps: float, estimate: Estimate) -> list[t
     slopes = [estimate.slopes]
     for done, each in enumerate((eps, 2 * eps)):
         run.watcher.progress("scoring the step again", done, 2)
-        slopes.append(run.measure(step, each).estimate.slopes)
+        slopes.append(measure(run, step, each).estimate.slopes)
     run.watcher.progress("scoring the step again", 2, 2)
     return list(zip(*slopes, strict=True))
 
@@ -182,7 +208,7 @@ def _warned_of_ties(run: Run, contents: Contents) -> bool:
     """Say once that zero slopes dominate, if they do."""
     config = run.config
     recent = [slope for record in contents.steps[-ENOUGH_STEPS:] for slope in record.slopes]
-    if len(contents.steps) < ENOUGH_STEPS or config.estimator.adapt_ties is not None:
+    if len(contents.steps) < ENOUGH_STEPS or config.adapt_ties is not None:
         return False
     share = slope_figures(recent)["zero_slope_share"]
     if share <= DOMINATED:
@@ -194,12 +220,12 @@ def _warned_of_ties(run: Run, contents: Contents) -> bool:
 
 
 def is_due(step: int, config: RunConfig) -> bool:
-    """Whether the validation set is looked at before a step."""
-    return step % config.look_every == 0 or step == config.steps
+    """Whether the validation set is evaluated before a step."""
+    return step % config.steps_between_evaluations == 0 or step == config.steps
 
 
 def _check_finite(estimate: Estimate, step: int, folder: RunFolder) -> None:
-    if not all(math.isfinite(value) for value in (estimate.loss, *estimate.slopes)):
+    if not all(math.isfinite(value) for value in (estimate.loss, *estimate.slopes, *estimate.figures)):
         raise Diverged(
             f"the loss is {estimate.loss} at step {step}, so the run stops; the journal up to there is sound "
             f"(noback replay {folder.path} DIR --at final): train anew with a smaller lr or eps"

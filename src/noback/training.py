@@ -10,15 +10,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from noback.adapters import Lora
 from noback.calibration import calibrated_accuracy
 from noback.config import RunConfig
 from noback.embedded import MODELS
 from noback.errors import InputError, NobackError
+from noback.evaluating import answers, score, score_of
 from noback.folder import RunFolder, next_folder
 from noback.journal import Contents, Journal, rounded
 from noback.memory import forget_peak
-from noback.objectives import Function, ObjectiveError, Reward
+from noback.objectives import ObjectiveError
+from noback.replaying import begin_with, go_to, header
 from noback.result import Result, finished
 from noback.run import Run, drawn_data, recorded_config
 from noback.snapshot import prune_snapshots, save_snapshot
@@ -53,8 +54,7 @@ def train(
     folder = RunFolder(out if out is not None else next_folder(Path("runs"), Path(config.task).stem))
     if folder.path.exists():
         folder.create("")  # refuses, before the model is opened
-    if isinstance(config.objective, Function | Reward):
-        config.objective.check()
+    config.objective.check()
     drawn = drawn_data(config)  # before the model is opened: what is wrong with the data shows at once
     forget_peak()
     run = Run(config, folder, watcher)
@@ -116,7 +116,7 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Resul
     """Train until the configured step; every record is on the disk before anything that follows from it.
 
     On a CPU that is the move of the weights. A GPU's memory dies with the process, so its weights may have moved by
-    the time the record is on the disk; looks, snapshots and the end wait for it.
+    the time the record is on the disk; evaluations, snapshots and the end wait for it.
     """
     config, folder, watcher = run.config, run.folder, run.watcher
     journal, contents = _journal(run)
@@ -124,25 +124,25 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Resul
     zero_shot = _zero_shot(run)
     began, earlier = time.monotonic(), _seconds_before(folder)
     step = len(contents.steps)
-    run.go_to(step, contents)
+    go_to(run, step, contents)
     if step:
         watcher.note(f"going on after step {step}")
     told = {line.get("step") for line in folder.read_metrics() if line.get("kind") == "validation"}
     steps, snapshots = Steps(run, journal, contents, health_every), _Snapshots(time.monotonic())
     while True:
-        looked = step in {look.step for look in contents.evaluations}
-        if is_due(step, config) and not (looked and step in told):
+        recorded = step in {one.step for one in contents.evaluations}
+        if is_due(step, config) and not (recorded and step in told):
             steps.settle()
-            score = run.score("validation")
-            if not looked:
-                look = rounded(score.score, score.loss, step)
-                journal.append(look)
-                contents.evaluations.append(look)
-            told.add(step)  # a process that was killed here left its look in the journal and no line for people
+            found = score(run, "validation")
+            if not recorded:
+                evaluation = rounded(found.score, found.loss, step)
+                journal.append(evaluation)
+                contents.evaluations.append(evaluation)
+            told.add(step)  # a process that was killed here left its evaluation in the journal and no line for people
             seconds = earlier + time.monotonic() - began
-            folder.add_metrics(kind="validation", step=step, seconds=round(seconds, 3), **dataclasses.asdict(score))
+            folder.add_metrics(kind="validation", step=step, seconds=round(seconds, 3), **dataclasses.asdict(found))
             snapshots.take(run, step, contents)
-            watcher.evaluated(step, score)
+            watcher.evaluated(step, found)
             steps.sum_up()
         if step == config.steps:
             break
@@ -178,9 +178,9 @@ def _journal(run: Run) -> tuple[Journal, Contents]:
     """The run's journal open for writing, and what it already holds."""
     path = run.folder.journal
     if not path.is_file():
-        Journal.create(path, run.header())
+        Journal.create(path, header(run))
     journal, contents = Journal.reopen(path)
-    run.begin_with(contents)
+    begin_with(run, contents)
     if (contents.header["data"], contents.header["task"]) != (run.task.digest(), run.task.spec.table()):
         raise InputError(
             f"the data or the task file has changed since run {str(run.folder.path)!r} began; put it back or train anew"
@@ -193,11 +193,11 @@ def _zero_shot(run: Run) -> Score:
     for line in run.folder.read_metrics():
         if line.get("kind") == "zero_shot" and all(item.name in line for item in dataclasses.fields(Score)):
             return Score(**{item.name: line[item.name] for item in dataclasses.fields(Score)})
-    answers = run.answers("test")
-    score, calibrated = run.scored(*answers), calibrated_accuracy(run, *answers[:2])
+    answered = answers(run, "test")
+    found, calibrated = score_of(run, answered), calibrated_accuracy(run, *answered[:2])
     known = {} if calibrated is None else {"calibrated": calibrated}
-    run.folder.add_metrics(kind="zero_shot", **dataclasses.asdict(score), **known)
-    return score
+    run.folder.add_metrics(kind="zero_shot", **dataclasses.asdict(found), **known)
+    return found
 
 
 def _seconds_before(folder: RunFolder) -> float:
@@ -207,16 +207,13 @@ def _seconds_before(folder: RunFolder) -> float:
 def with_whole_paths(config: RunConfig) -> RunConfig:
     """Paths of this machine made absolute, so that a run can be resumed from any folder."""
 
-    def whole(value: str | None) -> str | None:
-        return str(Path(value).resolve()) if value is not None and Path(value).exists() else value
+    def whole(value: str) -> str:
+        return str(Path(value).resolve()) if Path(value).exists() else value
 
-    adapter = config.adapter
-    if isinstance(adapter, Lora) and adapter.start is not None:
-        adapter = dataclasses.replace(adapter, start=whole(adapter.start))
     return dataclasses.replace(
         config,
-        adapter=adapter,
-        data=whole(config.data),
-        model=config.model if config.model in MODELS else str(whole(config.model)),
-        task=str(whole(config.task)) if config.task.endswith(".toml") else config.task,
+        adapter=config.adapter.with_paths(whole),
+        data=None if config.data is None else whole(config.data),
+        model=config.model if config.model in MODELS else whole(config.model),
+        task=whole(config.task) if config.task.endswith(".toml") else config.task,
     )

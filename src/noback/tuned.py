@@ -6,19 +6,21 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 
-from noback.adapters import Lora, is_quantised
+from noback.adapters import is_quantised
 from noback.config import config_of
-from noback.engines import STILL
 from noback.errors import InputError, NobackError
+from noback.evaluating import answers, score_of, write
 from noback.folder import RunFolder
 from noback.journal import Contents, read_journal
+from noback.replaying import begin_with, go_to
 from noback.run import Run, drawn_data, recorded_config
 from noback.tasks import read_split, spec_of, with_columns
-from noback.values import Score
+from noback.values import UNPERTURBED, Score
 from noback.watching import Watcher
 
 
@@ -54,7 +56,7 @@ def open_run(
         watcher,
         spec_of(contents.header["task"], "journal"),
     )
-    run.begin_with(contents)
+    begin_with(run, contents)
     return run, contents
 
 
@@ -82,7 +84,7 @@ def tuned_run(
     """A run with its weights brought to a step, and that step; without `snapshots`, from base and journal alone."""
     run, contents = open_run(path, model=model, device=device, watcher=watcher)
     step = step_at(contents, at)
-    run.go_to(step, contents, snapshots=snapshots)
+    go_to(run, step, contents, snapshots=snapshots)
     return run, step
 
 
@@ -96,11 +98,11 @@ def evaluate(
         run.task.use(drawn_data(config))
         if split not in ("train", "validation", "test"):
             raise InputError(f"unknown split {split!r}; expected train, validation or test")
-        return run.scored(*run.answers(split), with_objective=False), list(run.task.notes)
+        return score_of(run, answers(run, split), with_objective=False), list(run.task.notes)
     spec = run.task.spec if columns is None else with_columns(run.task.spec, columns)
     examples, notes = read_split(spec, data or config.data, split, config.test_limit)
     run.task.add("asked", examples)
-    return run.scored(*run.answers("asked"), with_objective=False), notes
+    return score_of(run, answers(run, "asked"), with_objective=False), notes
 
 
 def predict(run: Run, texts: Sequence[str | tuple[str, ...]]) -> list[dict[str, float]]:
@@ -108,7 +110,7 @@ def predict(run: Run, texts: Sequence[str | tuple[str, ...]]) -> list[dict[str, 
     if run.task.spec.answer == "text":
         raise InputError(f"task {run.task.spec.name!r} has answers that are written; use generate")
     batch = run.task.prompts(texts)
-    chances = torch.softmax(run.engine.score(batch, [STILL])[0].double(), dim=1)
+    chances = torch.softmax(run.engine.score(batch, [UNPERTURBED])[0].double(), dim=1)
     needed = len(run.task.spec.sentences)
     names = [run.task.spec.labels or text[needed:] for text in texts]
     return [dict(zip(each, row.tolist(), strict=False)) for each, row in zip(names, chances, strict=True)]
@@ -118,7 +120,7 @@ def generate(run: Run, texts: Sequence[str | tuple[str, ...]]) -> list[str]:
     """What the run's model writes to each text, for a task whose answers are written."""
     if run.task.spec.answer != "text":
         raise InputError(f"task {run.task.spec.name!r} has answers to choose from; use predict")
-    return run.write(run.task.asked(texts))
+    return write(run, run.task.asked(texts))[0]
 
 
 def check_target(target: Path) -> None:
@@ -130,10 +132,10 @@ def check_target(target: Path) -> None:
 def export(run: Run, target: str | os.PathLike[str], *, merge: bool = False) -> None:
     """Write what was tuned and the tokenizer: a Hugging Face model, an adapter, or a model with the adapter merged."""
     check_target(Path(target))
-    adapter = run.config.adapter
+    adapter: Any = run.config.adapter
     try:
         if merge:
-            if not isinstance(adapter, Lora):
+            if not adapter.merges:
                 raise InputError(f"--merge is for LoRA; a run with adapter {adapter.kind!r} is exported as it is")
             if is_quantised(run.model):
                 raise InputError(

@@ -31,13 +31,17 @@ class Move:
         return self.terms[0].seed if self.terms else 0
 
 
+UNPERTURBED = Move(())  # the point at which the weights stand
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a step learned: its loss, and the slope along each of its directions."""
+    """What a step learned: its loss, the slope along each of its directions, and what else its method keeps."""
 
     loss: float
     seeds: tuple[int, ...]
     slopes: tuple[float, ...]
+    figures: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class Weights:
     """The tuned tensors of a model; only `advance` and `load` write them."""
 
-    def __init__(self, tensors: Mapping[str, Tensor], noise: str = "normal") -> None:
+    def __init__(self, tensors: Mapping[str, Tensor], noise: Any = "normal") -> None:
+        noise = getattr(noise, "kind", noise)
         one_of("noise", noise, FAMILIES)
         if not tensors:
             raise InputError("the model has no tensor to tune")

@@ -8,17 +8,17 @@ import time
 import pytest
 import torch
 
-from noback.estimators import TwoSided
+from noback.estimators import OneSided, TwoSided, estimate
 from noback.folder import RunFolder
 from noback.journal import read_journal
-from noback.late import scored
+from noback.measuring import begin_on
 from noback.objectives import CrossEntropy, cross_entropy
-from noback.rules import Sgd
+from noback.rules import Momentum, Sgd
 from noback.run import Run
 from noback.training import resume, train
 from noback.tuned import tuned_run
 from noback.weights import DTYPES
-from tests.gpu.test_gpu import OTHER_SEED, SEED, config, full_rows
+from tests.gpu.test_gpu import OTHER_SEED, SEED, both_sides, config, full_rows
 
 pytestmark = [
     pytest.mark.gpu,
@@ -33,7 +33,7 @@ def test_full_rows_give_the_same_bits_plainly_and_captured(tmp_path, dtype, toke
     """A run that goes on takes a shape's first forward plainly where one never stopped replays it."""
     task = "reviews-causal" if model == "mini-causal" else "reviews"
     run = Run(config(device="cuda", dtype=dtype, model=model, task=task), RunFolder(tmp_path))
-    points = TwoSided(eps=1e-3).points([SEED])
+    points = both_sides(SEED, 1e-3)
     run.engine.score(full_rows(16), points)  # what is checked once
     plain, _, captured = (run.engine.score(full_rows(tokens), points) for _ in range(3))
     assert run.engine._graphs.refused is None
@@ -41,35 +41,37 @@ def test_full_rows_give_the_same_bits_plainly_and_captured(tmp_path, dtype, toke
     assert all(map(torch.equal, plain, captured))
 
 
-def test_what_is_scored_late_is_what_is_scored(tmp_path):
+METHODS = {
+    "two_sided-1": {"estimator": TwoSided(eps=1e-2)},
+    "two_sided-3": {"estimator": TwoSided(eps=1e-2, directions=3)},
+    "one_sided": {"estimator": OneSided(eps=1e-2, directions=5)},
+    "momentum": {"rule": Momentum(lr=1e-4, window=4)},
+    "both": {"estimator": OneSided(eps=1e-2, directions=3), "rule": Momentum(lr=1e-4, window=3, weight_decay=0.1)},
+}
+methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+
+
+@pytest.mark.parametrize("estimator", [TwoSided(eps=1e-2), OneSided(eps=1e-2, directions=3)], ids=["two", "one"])
+def test_what_is_measured_ahead_is_what_is_scored(tmp_path, estimator):
     run = Run(config(device="cuda"), RunFolder(tmp_path))
     for seed in (SEED, OTHER_SEED, 7, SEED):
-        points = TwoSided(eps=1e-2).points([seed])
-        late = scored(run.engine, full_rows(24), points, CrossEntropy())
-        plain = run.engine.score(full_rows(24), points)  # on its way before the first was read
-        expected = [cross_entropy(one, full_rows(24).gold) for one in plain]
-        assert late.losses() == pytest.approx(expected, rel=1e-12)
-        assert all(map(torch.equal, late.outputs(), plain))
+        seeds = tuple(seed + number for number in range(estimator.directions))
+        ahead = begin_on(run.engine, full_rows(24), CrossEntropy(), estimator, seeds)
+        plain = run.engine.score(full_rows(24), next(estimator.search(seeds)))  # on its way before the first was read
+        found, outputs = ahead.read()
+        assert all(map(torch.equal, outputs, plain))
+        losses = [cross_entropy(one, full_rows(24).gold) for one in plain]
+        expected = estimate(estimator, seeds, lambda _, losses=losses: losses)
+        assert found.slopes == pytest.approx(expected.slopes, rel=1e-5, abs=1e-6)
+        assert found.figures == pytest.approx(expected.figures, rel=1e-5)
+        assert found.slopes == tuple(ahead.slopes.tolist())  # what is recorded is what the GPU moves by
 
 
-def test_slopes_of_losses_on_the_gpu_are_those_of_a_record_to_the_bit():
-    """Losses whose slopes lie between two float32 numbers: the least error of a division would show."""
-    estimator, made = TwoSided(eps=3e-4, directions=10000), torch.Generator().manual_seed(0)
-    below = torch.randn(10000, generator=made)
-    between = (below.double() + torch.nextafter(below, torch.full_like(below, torch.inf)).double()) / 2
-    losses = torch.stack([between * (2.0 * 3e-4), torch.zeros(10000, dtype=torch.float64)], dim=1).view(-1)
-    expected = estimator.estimate(range(10000), losses.tolist()).slopes
-    assert tuple(estimator.slopes(losses.cuda()).tolist()) == expected
-    careless = ((losses[::2] * (1.0 / (2.0 * 3e-4))).float().double()).tolist()
-    assert sum(one != other for one, other in zip(careless, expected, strict=True)) > 100
-
-
-@pytest.mark.parametrize("directions", [1, 3])
+@methods
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_gpu_that_is_ahead_of_the_journal_ends_on_the_bits_of_one_that_waits(tmp_path, dtype, directions):
+def test_a_gpu_that_is_ahead_of_the_journal_ends_on_the_bits_of_one_that_waits(tmp_path, dtype, method):
     """Its move is made there and its record here; with `health_every` each step waits for its record."""
-    options = {"steps": 24, "eval_every": 9, "estimator": TwoSided(directions=directions), "rule": Sgd(lr=1e-4)}
-    one = config(device="cuda", dtype=dtype, **options)
+    one = config(device="cuda", dtype=dtype, **{"steps": 24, "eval_every": 9, "rule": Sgd(lr=1e-4), **method})
     ahead, waiting = train(one, tmp_path / "ahead"), train(one, tmp_path / "waiting", health_every=1)
     assert ahead.final_weights == waiting.final_weights
     assert (tmp_path / "ahead" / "journal").read_bytes() == (tmp_path / "waiting" / "journal").read_bytes()

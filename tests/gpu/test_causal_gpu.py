@@ -7,10 +7,11 @@ import pytest
 import torch
 import transformers
 
+from noback import LocalEngine
 from noback.adapters import Lora, base_tensors
 from noback.config import RunConfig
 from noback.engines import STILL, Local, Writing, chosen_device, loading, open_model
-from noback.estimators import TwoSided
+from noback.evaluating import answers
 from noback.folder import RunFolder
 from noback.run import Run, drawn_data
 from noback.tasks import load_spec
@@ -20,6 +21,7 @@ from noback.values import Move, Term
 from noback.weights import digest
 from tests.conftest import rows_of, tiny_causal, weights_of, write_rows
 from tests.engines.test_causal import BATCHES, choices_batch
+from tests.gpu.test_gpu import both_sides
 
 pytestmark = [
     pytest.mark.gpu,
@@ -44,7 +46,7 @@ def opened(kind, device, tokenizer):
 
 
 def pair(seed):
-    return TwoSided(eps=1e-2).points([seed])
+    return both_sides(seed, 1e-2)
 
 
 def other_tokens(batch):
@@ -67,7 +69,7 @@ def test_plain_captured_and_replayed_forwards_score_as_the_cpu_does(kind, read, 
     for device in ("cpu", DEVICE):
         model, own = opened(kind, device, tokenizer)
         batch, word_ids = BATCHES[read](own)
-        engines.append(Local(model, weights_of(model), word_ids, share="none"))
+        engines.append(Local(model, weights_of(model), word_ids, engine=LocalEngine(share="none")))
     here, there = engines
     before = there.weights.digest()
     # One shape, so that the calls are a plain forward, its capture and its replay; each with other values.
@@ -105,7 +107,7 @@ def test_a_model_that_cannot_be_captured_is_scored_plainly_and_spoils_nothing(to
     there, _ = opened("llama", DEVICE, tokenizer)
     batch, word_ids = choices_batch(tokenizer)
     there.model.layers[1].mlp.register_forward_pre_hook(asks_for_a_value)
-    expected = Local(here, weights_of(here), word_ids, share="none")
+    expected = Local(here, weights_of(here), word_ids, engine=LocalEngine(share="none"))
     engine = Local(there, weights_of(there), word_ids)
     for seed in (SEED, OTHER_SEED, 7, SEED):
         assert agree(engine.score(batch, pair(seed)), expected.score(batch, pair(seed)))
@@ -195,7 +197,7 @@ def test_written_answers_of_a_whole_set_do_not_depend_on_the_batch(config_for, t
         config = RunConfig(model="mini-causal", task=str(task), data=str(data), batch=batch, device=DEVICE)
         run = Run(config, RunFolder("."))
         run.task.use(drawn_data(config))
-        texts.append([one.text for one in run.answers("test").written])
+        texts.append([one.text for one in answers(run, "test").written])
     assert texts[0] == texts[1]
     assert len(set(texts[0])) > 1
     assert all(texts[0])
@@ -263,7 +265,12 @@ def test_a_quantised_base_scores_as_on_the_cpu_in_captured_forwards_too(bits, ti
     runs = []
     for device in ("cpu", DEVICE):
         config = config_for(
-            "copa", model=str(tiny_causal_folder), adapter=Lora(rank=2), quantise=bits, device=device, share="none"
+            "copa",
+            model=str(tiny_causal_folder),
+            adapter=Lora(rank=2),
+            quantise=bits,
+            device=device,
+            engine=LocalEngine(share="none"),
         )
         run = Run(config, RunFolder("."))
         run.task.use(drawn_data(config))
@@ -273,7 +280,7 @@ def test_a_quantised_base_scores_as_on_the_cpu_in_captured_forwards_too(bits, ti
     assert there.start == here.start
     batch = here.batch(0)
     for seed in (SEED, OTHER_SEED, 7):
-        points = TwoSided(eps=1e-1).points([seed])
+        points = both_sides(seed, 1e-1)
         ours, theirs = there.engine.score(batch, points), here.engine.score(batch, points)
         assert agree(ours, theirs)
         assert not torch.allclose(theirs[0], theirs[1], atol=1e-6, rtol=0)  # the tuned tensors are alive

@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 
+from noback import LocalEngine
 from noback.adapters import Full, Lora, Prefix
 from noback.config import RunConfig
 from noback.directions import FAMILIES, Place, on_gpu, sweeps
@@ -55,6 +56,10 @@ def pairs(dtype, noise):
     """The same weights on the CPU and on the GPU."""
     made = tensors(dtype)
     return Weights(made, noise), Weights({name: tensor.cuda() for name, tensor in made.items()}, noise)
+
+
+def both_sides(seed, eps):
+    return [Move((Term(seed, side * eps),)) for side in (1.0, -1.0)]
 
 
 def config(**options):
@@ -186,7 +191,7 @@ def test_the_tiles_of_another_gpu_are_timed_and_give_the_same_bits(dtype, tmp_pa
 @pytest.mark.parametrize("adapter", [Full(), Prefix()], ids=["full", "prefix"])
 class TestScores:
     def test_scores_are_those_of_the_cpu_and_leave_no_trace(self, adapter):
-        scores, start, points = {}, {}, TwoSided(eps=1e-2).points([SEED])
+        scores, start, points = {}, {}, both_sides(SEED, 1e-2)
         for device in ("cpu", "cuda"):
             run = Run(config(device=device, adapter=adapter), RunFolder("."))
             if start:  # a prefix begins with activations, which differ in their last bits
@@ -202,16 +207,19 @@ class TestScores:
                 assert torch.allclose(at_one, at_other, atol=2e-4)
 
     def test_rounded_products_do_not_part_the_probes(self, adapter):
-        run = Run(config(device="cuda", adapter=adapter, products="tf32", batch=64), RunFolder("."))
+        run = Run(
+            config(device="cuda", adapter=adapter, engine=LocalEngine(matmul_precision="tf32"), batch=64),
+            RunFolder("."),
+        )
         run.task.use(drawn(run))
-        run.engine.score(run.batch(0), TwoSided(eps=1e-3).points([SEED]))
+        run.engine.score(run.batch(0), both_sides(SEED, 1e-3))
         assert not run.engine.point_by_point
 
     def test_the_first_layers_of_a_captured_forward_start_while_the_rest_is_launched(self, adapter):
         run = Run(config(device="cuda", adapter=adapter), RunFolder("."))
         run.task.use(drawn(run))
         for seed in (1, 2, 3):
-            run.engine.score(run.batch(0), TwoSided(eps=1e-2).points([seed]))
+            run.engine.score(run.batch(0), both_sides(seed, 1e-2))
         (captured,) = run.engine._graphs._captured.values()
         assert len(captured.graphs) == (2 if isinstance(adapter, Full) else 1)
 
@@ -219,13 +227,13 @@ class TestScores:
         run = Run(config(device="cuda", adapter=adapter), RunFolder("."))
         run.task.use(drawn(run))
         batch, estimator = run.batch(0), TwoSided(eps=1e-2)
-        first = run.engine.score(batch, estimator.points([SEED]))
+        first = run.engine.score(batch, both_sides(SEED, estimator.eps))
         for seed in (OTHER_SEED, SEED, 5):
-            captured = run.engine.score(batch, estimator.points([seed]))
+            captured = run.engine.score(batch, both_sides(seed, estimator.eps))
         assert run.engine._graphs.refused is None
         assert run.engine._graphs._captured
         assert run._staged[0] == 1  # the next batch was made while the GPU worked
-        again = run.engine.score(batch, estimator.points([SEED]))
+        again = run.engine.score(batch, both_sides(SEED, estimator.eps))
         for one, other in zip(first, again, strict=True):
             assert torch.allclose(one, other, atol=1e-5)
         assert not torch.allclose(captured[0], again[0], atol=1e-6)
@@ -307,7 +315,7 @@ def test_a_captured_forward_goes_to_the_kernel_too(monkeypatch, tmp_path):
     monkeypatch.setattr(attending, "_RUNS", {})
     run = Run(config(device="cuda", dtype="bfloat16"), RunFolder(tmp_path))
     for seed in (SEED, OTHER_SEED, 7):
-        run.engine.score(full_rows(24), TwoSided(eps=1e-3).points([seed]))
+        run.engine.score(full_rows(24), both_sides(seed, 1e-3))
     assert True in captured
     assert run.engine._graphs.refused is None
     assert run.engine._graphs._captured

@@ -5,11 +5,26 @@ import dataclasses
 import pytest
 import torch
 
-from noback import Accuracy, AdaptTies, CrossEntropy, Full, Head, MacroF1, RunConfig, Sgd, TwoSided, train
+from noback import (
+    Accuracy,
+    AdaptTies,
+    CrossEntropy,
+    Full,
+    Head,
+    LocalEngine,
+    MacroF1,
+    Momentum,
+    RunConfig,
+    Sgd,
+    TwoSided,
+    train,
+)
 from noback.folder import RunFolder
 from noback.journal import read_journal
+from noback.replaying import go_to, move_at
 from noback.run import Run
 from noback.tuned import tuned_run
+from tests.contracts.tables import ESTIMATORS, NOISES, RULES
 
 
 @pytest.fixture
@@ -20,15 +35,20 @@ def config(tiny_folder, data_folder):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("noise", ["normal", "rademacher"])
-@pytest.mark.parametrize("directions", [1, 3])
-@pytest.mark.parametrize(
-    "rule", [Sgd(lr=1e-2), Sgd(lr=1e-2, weight_decay=0.5, schedule="linear")], ids=["constant", "decayed-linear"]
-)
-def test_base_and_journal_give_the_live_weights(config, tmp_path, dtype, noise, directions, rule):
-    config = dataclasses.replace(
-        config, dtype=dtype, noise=noise, rule=rule, estimator=TwoSided(eps=1e-2, directions=directions)
-    )
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_base_and_journal_give_the_live_weights(config, tmp_path, dtype, rule, estimator):
+    chosen = {"estimator": ESTIMATORS[estimator].estimator, "rule": dataclasses.replace(RULES[rule], lr=1e-2)}
+    check(dataclasses.replace(config, dtype=dtype, **chosen), tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("noise", NOISES)
+def test_so_they_do_for_every_noise(config, tmp_path, noise, dtype):
+    check(dataclasses.replace(config, dtype=dtype, noise=NOISES[noise]), tmp_path)
+
+
+def check(config, tmp_path):
     result = train(config, tmp_path / "run")
     replayed, step = tuned_run(tmp_path / "run", "final", snapshots=False)
     assert step == 7
@@ -40,9 +60,7 @@ def test_base_and_journal_give_the_live_weights(config, tmp_path, dtype, noise, 
 @pytest.mark.parametrize("objective", [Accuracy(), MacroF1(), CrossEntropy()], ids=lambda one: one.kind)
 def test_so_they_do_for_every_objective_and_adapter(config, tmp_path, objective, adapter):
     ties = AdaptTies(target=0.0, largest=1.0, factor=8.0, window=2)
-    config = dataclasses.replace(
-        config, objective=objective, adapter=adapter, estimator=TwoSided(eps=1e-2, adapt_ties=ties)
-    )
+    config = dataclasses.replace(config, objective=objective, adapter=adapter, adapt_ties=ties)
     result = train(config, tmp_path / "run")
     replayed, _ = tuned_run(tmp_path / "run", "final", snapshots=False)
     assert replayed.weights.digest() == result.final_weights
@@ -55,8 +73,11 @@ def test_a_replay_does_not_care_about_threads_or_probes_per_pass(config, tmp_pat
     for count, probes in ((1, 1), (2, 2), (3, None)):
         torch.set_num_threads(count)
         try:
-            run = Run(dataclasses.replace(config, probes_per_pass=probes), RunFolder(tmp_path / "elsewhere"))
-            run.go_to(7, contents, snapshots=False)
+            run = Run(
+                dataclasses.replace(config, engine=LocalEngine(probes_per_pass=probes)),
+                RunFolder(tmp_path / "elsewhere"),
+            )
+            go_to(run, 7, contents, snapshots=False)
         finally:
             torch.set_num_threads(threads)
         assert run.weights.digest() == result.final_weights
@@ -71,10 +92,10 @@ def test_the_journal_alone_says_which_step_was_best(config, tmp_path):
 
 def test_every_step_between_can_be_rebuilt(config, tmp_path):
     """Weights at step s, moved by record s, are the weights at step s + 1."""
-    train(config, tmp_path / "run")
+    train(dataclasses.replace(config, rule=Momentum(lr=1e-2, window=3)), tmp_path / "run")
     contents = read_journal(tmp_path / "run" / "journal")
     for step in range(7):
         run, _ = tuned_run(tmp_path / "run", str(step), snapshots=False)
-        run.weights.advance([run.move(contents.steps[step])])
+        run.weights.advance([move_at(run, contents.steps, step)])
         after, _ = tuned_run(tmp_path / "run", str(step + 1))
         assert run.weights.digest() == after.weights.digest()

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from noback.engines import Local
-from noback.estimators import TwoSided
+from noback.estimators import TwoSided, estimate
 from noback.objectives import cross_entropy
-from noback.rules import Sgd
+from noback.rules import Sgd, move_of
 from noback.values import Move, Term, direction_seeds
 from noback.weights import Weights, is_decayed
 from tests.conftest import tiny_model, weights_of
@@ -46,12 +46,15 @@ def test_a_step_equals_the_published_walk_with_the_same_noise(small_task, weight
         tensor.data -= lr * (slope * noise(name, tensor) + decay * tensor.data)
 
     weights = weights_of(model)
-    estimator = TwoSided(eps)
-    outputs = Local(model, weights, small_task.word_ids).score(batch, estimator.points([seed]))
-    estimate = estimator.estimate([seed], [cross_entropy(output, batch.gold) for output in outputs])
-    weights.advance([Sgd(lr, weight_decay).move(0, 1, estimate)])
+    engine = Local(model, weights, small_task.word_ids)
+
+    def score(points):
+        return [cross_entropy(output, batch.gold) for output in engine.score(batch, points)]
+
+    found = estimate(TwoSided(eps), [seed], score)
+    weights.advance([move_of(Sgd(lr, weight_decay), 0, 1, [found])])
 
     assert abs(slope) > 1e-3
-    assert estimate.slopes[0] == pytest.approx(slope, rel=1e-3)
+    assert found.slopes[0] == pytest.approx(slope, rel=1e-3)
     for (name, ours), (_, theirs) in zip(model.named_parameters(), walked.named_parameters(), strict=True):
         torch.testing.assert_close(ours.data, theirs.data, atol=2e-6, rtol=1e-4, msg=name)

@@ -11,7 +11,8 @@ from noback.cli.main import _parser
 from noback.config import RunConfig, config_of
 from noback.report.command import command_to_repeat
 
-ESTIMATOR = {"eps": 3e-4, "directions": 4, "adapt_ties": {"target": 0.3, "largest": 0.05, "window": 8}}
+ESTIMATOR = {"eps": 3e-4, "directions": 4}
+TIES = {"target": 0.3, "largest": 0.05, "window": 8}
 CONFIGS = {
     "default": {},
     "head": {"adapter": {"kind": "head", "alone": True, "seed": 2**64 - 1}},
@@ -19,8 +20,14 @@ CONFIGS = {
     "lora": {"adapter": {"kind": "lora", "rank": 4, "targets": "query,value"}},
     "prefix": {"adapter": {"kind": "prefix", "tokens": 7}},
     "biases": {"adapter": {"kind": "full", "tune": "biases, *.query.weight"}},
-    "ties": {"objective": "accuracy", "estimator": ESTIMATOR},
-    "numbers": {"rule": {"lr": 1.2345678901234567e-05, "schedule": "linear"}, "shots": 16, "micro_batch": 8},
+    "ties": {"objective": "accuracy", "estimator": ESTIMATOR, "adapt_ties": TIES},
+    "methods": {
+        "estimator": {"kind": "one_sided", "directions": 3},
+        "rule": {"kind": "momentum", "beta": 0.5, "window": 4},
+        "noise": "normal",
+        "engine": {"kind": "local", "probes_per_pass": 2, "matmul_precision": "tf32"},
+    },
+    "numbers": {"rule": {"lr": 1.2345678901234567e-05, "schedule": "linear"}, "shots": 16},
     "odd texts": {"data": 'a b/it\'s $HOME `x` "y"\n.jsonl', "columns": "-text,stars", "model": "größe|<b>"},
 }
 
@@ -39,6 +46,12 @@ def test_every_option_with_a_flag_is_said_by_its_flag():
     assert "--lr 2e-05" in parts
     said = {part.removeprefix("--set ").strip("'").split("=")[0] for part in parts if part.startswith("--set")}
     assert not said & set(FLAGS.values())
+
+
+def test_every_kind_is_named():
+    said = " ".join(command_to_repeat(config_of(CONFIGS["methods"]).table(), FLAGS))
+    for named in ("--estimator one_sided", "--rule momentum", "--noise normal", "--engine local", "--adapter full"):
+        assert named in said
 
 
 def test_another_value_makes_another_command():

@@ -1,6 +1,6 @@
 """Adapters: what is attached to a model, and which of its tensors are tuned."""
 
-from noback.adapters.base import base_tensors, floating, is_quantised, refuse_quantised
+from noback.adapters.base import Adapter, base_tensors, floating, is_quantised, refuse_quantised
 from noback.adapters.full import Full
 from noback.adapters.head import Head
 from noback.adapters.lora import Lora
@@ -9,6 +9,7 @@ from noback.adapters.prefix import Prefix
 AnyAdapter = Full | Head | Lora | Prefix
 
 __all__ = [
+    "Adapter",
     "AnyAdapter",
     "Full",
     "Head",

@@ -1,14 +1,43 @@
-"""The model under an adapter: which bytes name it, and whether its weights are quantised."""
+"""What an adapter promises; the model under it: which bytes name it, and whether its weights are quantised."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from noback.errors import InputError
+
+
+class Adapter(Protocol):
+    """What is attached to a model, and which of its tensors are tuned.
+
+    An adapter is a frozen dataclass of options that inherits from this class and writes `attach` and `save`.
+    """
+
+    kind: ClassVar[str]  # its name in TOML and on the command line
+    portable: ClassVar[bool] = True  # whether its start can be made again anywhere, bit for bit
+    tunes_base: ClassVar[bool] = False  # whether the model's own weights move, which quantised ones cannot
+    merges: ClassVar[bool] = False  # whether it has `merge`, which gives a model without the adapter
+
+    @property
+    def head_seed(self) -> int | None:
+        """The seed of a fresh classification head; None: label words are read."""
+        return None
+
+    def attach(self, model: Any, fresh: Collection[str], seed: int) -> dict[str, Tensor]:
+        """Attach it; the tuned tensors by the name they have in the model. `fresh` names those of a fresh head."""
+        ...
+
+    def save(self, model: Any, folder: str) -> None:
+        """Write what was tuned into a folder."""
+        ...
+
+    def with_paths(self, _whole: Callable[[str], str]) -> Self:
+        """With the paths of its options made absolute."""
+        return self
 
 
 def floating(model: Any) -> dict[str, Tensor]:

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from noback.adapters.base import floating, is_quantised, refuse_quantised
+from noback.adapters.base import Adapter, floating, is_quantised, refuse_quantised
 from noback.errors import InputError
 from noback.options import option
 
 
 @dataclass(frozen=True, slots=True)
-class Full:
+class Full(Adapter):
     """Nothing is attached; the model's own floating-point parameters are tuned."""
 
     kind: ClassVar[str] = "full"
-    usual_lr: ClassVar[float] = 2e-5
-    usual_eps: ClassVar[Mapping[str, float]] = {"float32": 1e-3, "bfloat16": 1e-3}
-    portable: ClassVar[bool] = True  # whether its start can be made again anywhere, bit for bit
-    head_seed: ClassVar[None] = None  # the label words are read at the mask
+    tunes_base: ClassVar[bool] = True
 
     tune: str = option(
         "all", "which weights: all, biases, norms, head, last:N layers, or patterns of names such as *.attention.*"

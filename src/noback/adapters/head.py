@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from noback.adapters.base import floating
+from noback.adapters.base import Adapter, floating
 from noback.options import check_seed, option
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class Head(Adapter):
     """The architecture's own classification head on the first token, fresh and random, in place of the label words."""
 
     kind: ClassVar[str] = "head"
-    usual_lr: ClassVar[float] = 2e-5
-    usual_eps: ClassVar[Mapping[str, float]] = {"float32": 1e-3, "bfloat16": 1e-3}
-    portable: ClassVar[bool] = True  # whether its start can be made again anywhere, bit for bit
+    tunes_base: ClassVar[bool] = True
 
     alone: bool = option(False, "tune the head alone; false: the whole model with it")
     seed: int = option(0, "seed of the fresh head's weights")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from noback.adapters.base import Adapter
 from noback.directions import drawn
 from noback.errors import InputError
 from noback.options import option, positive, suggestion, whole
@@ -23,14 +24,11 @@ _FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
-class Lora:
+class Lora(Adapter):
     """w x + (alpha / rank) B A x: A and B are tuned, everything else is frozen, the head included."""
 
     kind: ClassVar[str] = "lora"
-    usual_lr: ClassVar[float] = 5e-4
-    usual_eps: ClassVar[Mapping[str, float]] = {"float32": 1e-3, "bfloat16": 1e-2}
-    portable: ClassVar[bool] = True  # whether its start can be made again anywhere, bit for bit
-    head_seed: ClassVar[None] = None
+    merges: ClassVar[bool] = True
 
     rank: int = option(8, "rows of A and columns of B")
     alpha: float = option(16.0, "scale: B A is multiplied by alpha / rank")
@@ -72,6 +70,10 @@ class Lora:
         model.peft_config["default"].save_pretrained(folder)
         tensors = {_saved_name(name): tensor.detach() for name, tensor in model.named_parameters() if ".lora_" in name}
         save_file(tensors, str(Path(folder) / _FILES[1]), metadata={"format": "pt"})
+
+    def with_paths(self, whole: Callable[[str], str]) -> Lora:
+        """With a start that is found from any folder."""
+        return self if self.start is None else replace(self, start=whole(self.start))
 
     def merge(self, model: Any) -> Any:
         """The model with A and B added into its linears, and no adapter left."""

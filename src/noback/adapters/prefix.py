@@ -7,7 +7,7 @@ so masked and causal models of any architecture that uses it are served alike.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from noback.adapters.base import Adapter
 from noback.adapters.prefix_peft import Layers, save_for_peft
 from noback.errors import InputError
 from noback.options import option, whole
@@ -28,14 +29,11 @@ _KEYS, _VALUES = "prefix_keys", "prefix_values"
 
 
 @dataclass(frozen=True, slots=True)
-class Prefix:
+class Prefix(Adapter):
     """Keys and values of `tokens` tokens in each layer, begun with those that real tokens have there."""
 
     kind: ClassVar[str] = "prefix"
-    usual_lr: ClassVar[float] = 5e-2
-    usual_eps: ClassVar[Mapping[str, float]] = {"float32": 3e-2, "bfloat16": 1e-1}
-    portable: ClassVar[bool] = False  # whether its start can be made again anywhere, bit for bit
-    head_seed: ClassVar[None] = None
+    portable: ClassVar[bool] = False
 
     tokens: int = option(5, "tokens of the prefix")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -22,7 +21,8 @@ from noback.watching import Silent, Watcher
 from noback.weights import DTYPES, Weights
 
 ADAPTERS = {"full": Full, "lora": Lora}
-TRAINED: dict[str, Callable[[Subject, Tuned], Step]] = {"noback": NobackStep, "published": published, "adam": adam}
+Maker = Callable[[Subject, Tuned, BenchCase], Step]
+TRAINED: dict[str, Maker] = {"noback": NobackStep, "published": published, "adam": adam}
 Group = Mapping[str, Callable[[], Step]]
 
 
@@ -59,7 +59,7 @@ def bench_subject(subject: Subject, case: BenchCase, tell: Tell) -> dict[str, An
     names = list(ways(subject.device))
     return {
         "machine": machine(subject.device),
-        "case": asdict(case) | {"device": subject.device.type, "parameters": parameters, "tuned": tuned},
+        "case": case.table() | {"device": subject.device.type, "parameters": parameters, "tuned": tuned},
         "contenders": rows(meter.found, names, case),
         "ways": way_rows(meter.found, names),
         "sweep": swept,
@@ -78,8 +78,8 @@ def _measure(meter: Meter, subject: Subject, case: BenchCase) -> Tuned:
     names = [name for name in TRAINED if name not in case.without]
     if case.adapter == "full" and subject.device.type == "cpu":
         tuned = _attached(subject, case)
-        meter.measure({**bare, **_makers(subject, tuned, [name for name in names if name != "adam"])})
-        meter.measure(_makers(subject, tuned, [name for name in names if name == "adam"]))
+        meter.measure({**bare, **_makers(subject, tuned, case, [name for name in names if name != "adam"])})
+        meter.measure(_makers(subject, tuned, case, [name for name in names if name == "adam"]))
         return tuned
     for name, make in bare.items():
         meter.measure({name: make})
@@ -89,7 +89,7 @@ def _measure(meter: Meter, subject: Subject, case: BenchCase) -> Tuned:
         meter.found |= {name: Measured(gap=str(error)) for name in names}
         return {}
     for name in names:
-        meter.measure(_makers(subject, tuned, [name]))
+        meter.measure(_makers(subject, tuned, case, [name]))
     return tuned
 
 
@@ -98,8 +98,8 @@ def _attached(subject: Subject, case: BenchCase) -> Tuned:
     return adapter.attach(subject.model, (), 0)
 
 
-def _makers(subject: Subject, tuned: Tuned, names: list[str]) -> Group:
-    return {name: partial(TRAINED[name], subject, tuned) for name in names}
+def _makers(subject: Subject, tuned: Tuned, case: BenchCase, names: list[str]) -> Group:
+    return {name: partial(TRAINED[name], subject, tuned, case) for name in names}
 
 
 def _swept(tuned: Tuned, device: torch.device) -> dict[str, Any]:

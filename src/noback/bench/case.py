@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from noback.bench.shapes import SHAPES
+from noback.directions import AnyNoise
 from noback.errors import InputError
+from noback.estimators import AnyEstimator, TwoSided
 from noback.options import one_of, option, whole
+from noback.rules import AnyRule, Sgd
 
 CONTENDERS = ("forwards", "noback", "published", "adam")
 OPTIONAL = (*CONTENDERS, "compiled")  # what can be left out; compiling bare forwards takes minutes for a large model
@@ -28,6 +32,9 @@ class BenchCase:
     tf32: bool = option(False, "let a CUDA device round the factors of float32 products to TF32")
     adapter: str = option("full", "what is tuned", choices=ADAPTERS)
     repeats: int = option(20, "timed steps of each contender, after its warm-up; the median counts")
+    estimator: AnyEstimator = option(TwoSided(), "how noback measures slopes")
+    rule: AnyRule = option(Sgd(), "how noback's slopes become moves")
+    noise: AnyNoise | None = option(None, "family of noback's noise; none: the estimator's usual one")
     without: tuple[str, ...] = option((), "contenders to leave out, comma-separated")
 
     def __post_init__(self) -> None:
@@ -43,6 +50,12 @@ class BenchCase:
             one_of("without", name, OPTIONAL)
         if set(self.without) >= set(CONTENDERS):
             raise InputError("without names every contender; expected one to be left")
+
+    def table(self) -> dict[str, Any]:
+        """The case as JSON holds it, each kind by its name."""
+        kinds = {name: getattr(self, name) for name in ("estimator", "rule", "noise")}
+        named = {name: None if kind is None else {"kind": kind.kind, **asdict(kind)} for name, kind in kinds.items()}
+        return asdict(self) | named
 
     def check_tokens(self, limit: int | None) -> None:
         """Refuse more tokens than the model has positions for."""

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import count
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from noback.bench.case import BenchCase
 from noback.bench.measuring import Step
 from noback.bench.published import PublishedStep
 from noback.bench.subject import PlainForward, Subject
 from noback.engines import Local
-from noback.estimators import TwoSided
-from noback.late import Scored, advance, scored
+from noback.estimators import estimate
+from noback.measuring import OnItsWay, Slopes, advance, begin_on
 from noback.objectives import CrossEntropy, cross_entropy
-from noback.rules import Sgd
-from noback.values import direction_seeds
+from noback.rules import move_of
+from noback.values import Estimate, Move, direction_seeds
 from noback.weights import Weights
 
 Tuned = Mapping[str, Tensor]
@@ -65,36 +67,44 @@ def ways(device: torch.device) -> dict[str, Callable[[Subject], Step]]:
 
 
 class NobackStep:
-    """A step of noback: score the batch at two points in one forward, then move the weights.
+    """A step of noback: score the batch at the estimator's points in one forward, then move the weights.
 
     On a CUDA device the loss is read when the next step is on its way, as training does.
     """
 
-    def __init__(self, subject: Subject, tuned: Tuned, *, eps: float = EPS, lr: float = LR) -> None:
-        self._weights = Weights(tuned)
+    def __init__(self, subject: Subject, tuned: Tuned, case: BenchCase) -> None:
+        self._estimator = replace(case.estimator, eps=case.estimator.eps or EPS)
+        self._rule = replace(case.rule, lr=case.rule.lr or LR)
+        self._weights = Weights(tuned, case.noise or self._estimator.usual_noise)
         self._said: list[str] = []
         model = subject.model
         self._engine = Local(model, self._weights, subject.words, tf32=subject.tf32, say=self._said.append)
         self._batch, self._steps = subject.batch, count()
-        self._estimator, self._rule = TwoSided(eps=eps), Sgd(lr=lr)
-        self._late: Scored | None = None  # a step whose loss was not read yet
+        self._on_its_way: OnItsWay | None = None  # a step whose loss was not read yet
+        self._estimates: list[Estimate] = []  # newest first, as many as the rule asks for
+        self._slopes: list[Slopes] = []  # the same where the weights are
 
     def __call__(self) -> float:
         """One step; its slope, or on a CUDA device that of the step before."""
         step = next(self._steps)
-        seeds = direction_seeds(0, step, 1)
-        points = self._estimator.points(seeds)
-        if self._weights.device.type == "cuda":
-            return self._ahead(step, seeds, scored(self._engine, self._batch, points, CrossEntropy()))
-        losses = [cross_entropy(output, self._batch.gold) for output in self._engine.score(self._batch, points)]
-        estimate = self._estimator.estimate(seeds, losses)
-        self._weights.advance([self._rule.move(step, step + 1, estimate)])
-        return estimate.slopes[0]
+        seeds = direction_seeds(0, step, self._estimator.directions)
+        if self._engine.runs_ahead:
+            return self._ahead(step, begin_on(self._engine, self._batch, CrossEntropy(), self._estimator, seeds))
+        gold = self._batch.gold
 
-    def _ahead(self, step: int, seeds: Sequence[int], found: Scored) -> float:
-        advance(self._weights, found, seeds, self._estimator, self._rule.pace(step, step + 1, len(seeds)))
-        before, self._late = self._late or found, found
-        return self._estimator.estimate(seeds, before.losses()).slopes[0]
+        def score(points: list[Move]) -> list[float]:
+            return [cross_entropy(output, gold) for output in self._engine.score(self._batch, points)]
+
+        found = estimate(self._estimator, seeds, score)
+        self._estimates = [found, *self._estimates][: self._rule.memory + 1]
+        self._weights.advance([move_of(self._rule, step, step + 1, self._estimates)])
+        return found.slopes[0]
+
+    def _ahead(self, step: int, found: OnItsWay) -> float:
+        self._slopes = [(found.seeds, found.slopes), *self._slopes][: self._rule.memory + 1]
+        advance(self._weights, self._rule, step, step + 1, self._slopes)
+        before, self._on_its_way = self._on_its_way or found, found
+        return before.read()[0].slopes[0]
 
     @property
     def note(self) -> str | None:
@@ -104,21 +114,21 @@ class NobackStep:
         return f"noback: {'; '.join(said)}" if said else None
 
 
-def published(subject: Subject, tuned: Tuned) -> Step:
+def published(subject: Subject, tuned: Tuned, _case: BenchCase) -> Step:
     """The published order of work; its head gives the whole vocabulary at one position, as published."""
     gold, seeds = subject.batch.gold.to(subject.device), count()
     step = PublishedStep(list(tuned.items()), PlainForward(subject, every_word=True), gold, eps=EPS, lr=LR)
     return lambda: step(next(seeds))
 
 
-def adam(subject: Subject, tuned: Tuned, *, lr: float = LR) -> Step:
+def adam(subject: Subject, tuned: Tuned, _case: BenchCase) -> Step:
     """Back-propagation and Adam, fused, without dropout: the cheapest form that PyTorch has."""
     gold, forward = subject.batch.gold.to(subject.device), PlainForward(subject)
     for tensor in subject.model.parameters():
         tensor.requires_grad_(requires_grad=False)
     for tensor in tuned.values():
         tensor.requires_grad_()
-    optimizer = torch.optim.Adam(list(tuned.values()), lr=lr, fused=True)
+    optimizer = torch.optim.Adam(list(tuned.values()), lr=LR, fused=True)
 
     def step() -> float:
         loss = F.cross_entropy(forward(), gold)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from noback.cli.commands import add_json, aligned, listed, say, stopping, watching, whole_number
 from noback.errors import InputError
+from noback.options import build
 
 HELP = "measure what a training step costs on this machine, beside bare forwards, the published order and Adam"
 DESCRIPTION = """
@@ -25,6 +26,7 @@ back-propagation. Then the sweep: the in-place update of all weights against a c
 What a step costs does not depend on the values of weights and tokens, so they are random. A contender that does not
 fit into memory is a named gap in the table. Ctrl-C prints what is there so far.
 """
+_KINDS = ("estimator", "rule", "noise")
 _WHOLE = ("batch", "tokens", "repeats")
 _NAMES = {"forwards": "two bare forwards", "noback": "noback", "published": "published order", "adam": "Adam"}
 
@@ -32,8 +34,9 @@ _NAMES = {"forwards": "two bare forwards", "noback": "noback", "published": "pub
 def add(parser: argparse.ArgumentParser) -> None:
     """The command's flags, made from the case's fields."""
     from noback.bench import OPTIONAL, BenchCase
+    from noback.cli.flags import add_flags, method_flags
 
-    for item in fields(BenchCase):
+    for item in (item for item in fields(BenchCase) if item.name not in _KINDS):
         text, choices = item.metadata["help"], item.metadata["choices"]
         text += f": {', '.join(choices)}" if choices else ""
         if item.name == "without":
@@ -44,6 +47,7 @@ def add(parser: argparse.ArgumentParser) -> None:
             shown = "" if item.default is None else f" (default {item.default})"
             metavar = "N" if item.name in _WHOLE else "NAME"
             parser.add_argument(f"--{item.name}", metavar=metavar, help=text + shown)
+    add_flags(parser.add_argument_group("noback's method"), BenchCase, method_flags(BenchCase, _KINDS))
     parser.add_argument("--out", metavar="FILE", help="also write every figure, with the machine's, to a JSON file")
     add_json(parser)
 
@@ -51,13 +55,17 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Measure and print the table."""
     from noback.bench import BenchCase
+    from noback.cli.flags import method_flags, put_flags
 
     if arguments.model is not None and arguments.shape is not None:
         raise InputError("--shape and --model are both given; expected one of them")
-    given: dict[str, Any] = {item.name: getattr(arguments, item.name) for item in fields(BenchCase)}
+    plain = [item.name for item in fields(BenchCase) if item.name not in _KINDS]
+    given: dict[str, Any] = {name: getattr(arguments, name) for name in plain}
     given |= {name: whole_number(f"--{name}", given[name]) for name in _WHOLE}
+    kinds: dict[str, Any] = {}
+    put_flags(kinds, arguments, BenchCase, method_flags(BenchCase, _KINDS))
     given["without"] = tuple(listed("--without", arguments.without))
-    case = BenchCase(**{name: value for name, value in given.items() if value is not None})
+    case = replace(build(BenchCase, kinds), **{name: value for name, value in given.items() if value is not None})
     out = _writable(arguments.out)
     from noback.bench.benching import bench
 

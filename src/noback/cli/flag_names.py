@@ -1,16 +1,15 @@
-"""The flags of a run's configuration by name; apart from `flags.py`, which needs the whole configuration."""
+"""The usual flags of a run's configuration by name; apart from `flags.py`, which needs the whole configuration."""
 
 from __future__ import annotations
 
-# flag -> where it stands in the configuration
+# flag -> where it stands in the configuration; options of a kind that stand nowhere here get a flag in `flags.py`
 FLAGS = {
     "--model": "model", "--task": "task", "--data": "data", "--columns": "columns", "--shots": "shots",
     "--demonstrations": "demonstrations",
-    "--data-seed": "data_seed", "--test-limit": "test_limit", "--steps": "steps", "--batch": "batch", "--lr": "rule.lr",
-    "--schedule": "rule.schedule", "--weight-decay": "rule.weight_decay", "--eps": "estimator.eps",
-    "--directions": "estimator.directions", "--noise": "noise", "--dtype": "dtype", "--seed": "seed",
-    "--objective": "objective", "--adapter": "adapter", "--quantise": "quantise", "--device": "device",
-    "--products": "products",
-    "--eval-every": "eval_every", "--probes-per-pass": "probes_per_pass", "--micro-batch": "micro_batch",
-    "--share": "share",
+    "--data-seed": "data_seed", "--test-limit": "test_limit", "--steps": "steps", "--batch": "batch",
+    "--adapter": "adapter", "--objective": "objective",
+    "--estimator": "estimator", "--eps": "estimator.eps", "--directions": "estimator.directions",
+    "--rule": "rule", "--lr": "rule.lr", "--schedule": "rule.schedule", "--weight-decay": "rule.weight_decay",
+    "--noise": "noise", "--engine": "engine",
+    "--dtype": "dtype", "--seed": "seed", "--quantise": "quantise", "--device": "device", "--eval-every": "eval_every",
 }  # fmt: skip

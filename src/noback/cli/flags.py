@@ -6,33 +6,61 @@ import argparse
 import dataclasses
 import tomllib
 import typing
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from noback.cli.flag_names import FLAGS
-from noback.config import RunConfig, config_of, read_config
+from noback.config import RunConfig, config_of, read_config, renamed
 from noback.errors import InputError
 from noback.options import option_kinds, table_of_text
+
+Flags = dict[str, str]  # flag -> where it stands in the options
+_METHODS = ("estimator", "rule", "noise", "engine")  # whose kinds' own options have flags of their own
+
+
+def config_flags() -> dict[str, str]:
+    """Every flag of a run's configuration and where it stands: the usual ones, then each kind's own options."""
+    return method_flags(RunConfig, _METHODS, FLAGS)
+
+
+def method_flags(options: type[Any], methods: Sequence[str], known: Mapping[str, str] = MappingProxyType({})) -> Flags:
+    """The known flags, one for each method's kind, and one for each option that some kind has."""
+    found, hints = dict(known), typing.get_type_hints(options)
+    for method in methods:
+        found |= {} if method in found.values() else {f"--{method}": method}
+        for item in (item for kind in option_kinds(hints[method]) for item in dataclasses.fields(kind)):
+            path, flag = f"{method}.{item.name}", f"--{item.name.replace('_', '-')}"
+            if path not in found.values():
+                found[f"--{method}-{flag[2:]}" if flag in found else flag] = path
+    return found
+
+
+def add_flags(group: Any, options: type[Any], flags: Mapping[str, str], *, several_eps: bool = False) -> None:
+    """Give a group of a parser the flags of some options."""
+    for flag, path in flags.items():
+        field, default, hint, owners = _field(options, path)
+        kinds = option_kinds(hint)
+        choices = [kind.kind for kind in kinds] if kinds else field.metadata["choices"]
+        default = choices[0] if kinds and type(None) not in typing.get_args(hint) else default
+        shown = "" if default in (None, dataclasses.MISSING) else f" (default {default})"
+        whose = f"{path.split('.')[0]} {' or '.join(owners)}: " if owners else ""
+        text = whose + field.metadata["help"] + (f": {', '.join(choices)}" if choices else "") + shown
+        metavar = _metavar(hint)
+        if several_eps and flag == "--eps":
+            text, metavar = text + "; several, comma-separated, are compared", "LIST"
+        group.add_argument(flag, dest=path, default=None, metavar=metavar, help=text.replace("%", "%%"))
 
 
 def add_config_flags(parser: argparse.ArgumentParser, *, several_eps: bool = False) -> None:
     """Give a parser every flag of a run's configuration; `several_eps`: --eps takes a list."""
     group = parser.add_argument_group("the run")
-    for flag, path in FLAGS.items():
-        field, default, hint = _field(path)
-        kinds = option_kinds(hint)
-        choices = [kind.kind for kind in kinds] if kinds else field.metadata["choices"]
-        default = choices[0] if kinds else default
-        shown = "" if default is None else f" (default {default})"
-        text = field.metadata["help"] + (f": {', '.join(choices)}" if choices else "") + shown
-        metavar = _metavar(hint)
-        if several_eps and flag == "--eps":
-            text, metavar = text + "; several, comma-separated, are compared", "LIST"
-        group.add_argument(flag, dest=path, default=None, metavar=metavar, help=text.replace("%", "%%"))
+    add_flags(group, RunConfig, config_flags(), several_eps=several_eps)
     group.add_argument(
         "--adapt-ties", action="store_true",
-        help="for objectives that are staircases: raise eps while more than a fifth of the slopes are exactly "
-        "zero, at most to 0.01 or ten times --eps; the journal records it (--set estimator.adapt_ties.largest=0.05)",
+        help="for objectives that are piecewise constant: raise eps while more than a fifth of the slopes are exactly "
+        "zero, at most to 0.01 or ten times --eps; the journal records it (--set adapt_ties.largest=0.05)",
     )  # fmt: skip
     group.add_argument(
         "--config", metavar="FILE", help="a TOML file of options, such as a run's run.toml; flags win over it"
@@ -44,21 +72,35 @@ def add_config_flags(parser: argparse.ArgumentParser, *, several_eps: bool = Fal
 
 def config_from(arguments: argparse.Namespace) -> RunConfig:
     """The configuration that the flags describe."""
-    table: dict[str, Any] = read_config(Path(arguments.config)) if arguments.config else {}
-    for path in FLAGS.values():
-        text = getattr(arguments, path)
-        if text is not None:
-            hint = _field(path)[2]
-            kinds = option_kinds(hint)
-            _put(table, path, table_of_text(kinds, text) if kinds else _value(text, hint, path))
+    table: dict[str, Any] = renamed(read_config(Path(arguments.config))) if arguments.config else {}
+    put_flags(table, arguments, RunConfig, config_flags())
     if arguments.adapt_ties:
-        _put(table, "estimator.adapt_ties", _at(table, "estimator.adapt_ties") or {})
+        _put(table, "adapt_ties", table.get("adapt_ties") or {})
     for pair in arguments.set:
         path, equals, text = pair.partition("=")
         if not equals:
             raise InputError(f"--set {pair!r} has no '='; expected KEY=VALUE, such as rule.lr=2e-5")
         _put(table, path.strip(), _toml_value(text.strip()))
     return config_of(table)
+
+
+def put_flags(
+    table: dict[str, Any], arguments: argparse.Namespace, options: type[Any], flags: Mapping[str, str]
+) -> None:
+    """Put what the flags say into a table of options."""
+    for path in sorted(flags.values(), key=lambda path: path.count(".")):  # a kind before its options
+        text = getattr(arguments, path)
+        if text is not None:
+            hint = _field(options, path)[2]
+            kinds = option_kinds(hint)
+            _put(table, path, _kind_table(table.get(path), kinds, text) if kinds else _value(text, hint, path))
+
+
+def _kind_table(before: Any, kinds: Sequence[type[Any]], text: str) -> dict[str, Any]:
+    """The table of a kind; options that a file gives for the same kind stay."""
+    table = table_of_text(kinds, text)
+    same = isinstance(before, dict) and before.get("kind", kinds[0].kind) == table["kind"]
+    return {**before, **table} if same else table
 
 
 def numbers(name: str, text: str | None) -> list[float]:
@@ -69,14 +111,18 @@ def numbers(name: str, text: str | None) -> list[float]:
         raise InputError(f"{name} is {text!r}; expected numbers with commas between, such as 1e-3,1e-2") from None
 
 
-def _field(path: str) -> tuple[dataclasses.Field[Any], Any, Any]:
-    """A field of the configuration tree, its default and its type."""
-    kind: Any = RunConfig
+def _field(options: type[Any], path: str) -> tuple[dataclasses.Field[Any], Any, Any, list[str]]:
+    """A field of the configuration tree, its default, its type, and the kinds that have it where not all do."""
     *parents, name = path.split(".")
+    kinds: Sequence[type[Any]] = [options]
     for parent in parents:
-        kind = typing.get_type_hints(kind)[parent]
-    field = next(item for item in dataclasses.fields(kind) if item.name == name)
-    return field, field.default, typing.get_type_hints(kind)[name]
+        kinds = option_kinds(typing.get_type_hints(kinds[0])[parent])
+    owners = [kind for kind in kinds if name in {item.name for item in dataclasses.fields(kind)}]
+    field = next(item for item in dataclasses.fields(owners[0]) if item.name == name)
+    defaults = {item.default for kind in owners for item in dataclasses.fields(kind) if item.name == name}
+    default = field.default if len(defaults) == 1 else None  # each kind has its own
+    some = [kind.kind for kind in owners] if len(owners) < len(kinds) else []
+    return field, default, typing.get_type_hints(owners[0])[name], some
 
 
 def _base(hint: Any) -> Any:
@@ -115,9 +161,3 @@ def _put(table: dict[str, Any], path: str, value: Any) -> None:
         if not isinstance(table, dict):
             raise InputError(f"option {path!r} does not exist: {parent!r} is no table of options")
     table[name] = value
-
-
-def _at(table: Any, path: str) -> Any:
-    for name in path.split("."):
-        table = table.get(name) if isinstance(table, dict) else None
-    return table

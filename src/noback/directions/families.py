@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,4 +50,22 @@ class Family:
 _UPPER = np.array(_QUANTILES, dtype=np.float32)
 NORMAL = Family("normal", 8, np.concatenate([-_UPPER[::-1], _UPPER]))
 RADEMACHER = Family("rademacher", 1, np.array([-1.0, 1.0], dtype=np.float32))
+
+
+@dataclass(frozen=True, slots=True)
+class Normal:
+    """."""
+
+    kind: ClassVar[str] = "normal"
+
+
+@dataclass(frozen=True, slots=True)
+class Rademacher:
+    """."""
+
+    kind: ClassVar[str] = "rademacher"
+
+
+AnyNoise = Normal | Rademacher
+NOISES: dict[str, AnyNoise] = {"normal": Normal(), "rademacher": Rademacher()}
 FAMILIES = {family.name: family for family in (NORMAL, RADEMACHER)}

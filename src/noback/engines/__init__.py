@@ -13,15 +13,18 @@ from noback.engines.loading import (
     open_model,
 )
 from noback.engines.local import Local
+from noback.engines.options import AnyEngine, LocalEngine
 from noback.engines.plain import Plain
 from noback.engines.readout import by_example, readout_for, readout_of
 from noback.engines.sharing import Tally
 
 __all__ = [
     "STILL",
+    "AnyEngine",
     "Displaced",
     "Engine",
     "Local",
+    "LocalEngine",
     "Opened",
     "Plain",
     "Tally",

@@ -8,11 +8,12 @@ from typing import Protocol
 from torch import Tensor
 
 from noback.engines.generation import Writing
+from noback.engines.sharing import Tally
 from noback.tasks import Batch
-from noback.values import Move
+from noback.values import UNPERTURBED, Move
 from noback.weights import Weights
 
-STILL = Move(())  # the point at which the weights stand
+STILL = UNPERTURBED
 
 
 class Engine(Protocol):
@@ -21,6 +22,17 @@ class Engine(Protocol):
     @property
     def weights(self) -> Weights:
         """The tuned tensors; only a rule's move writes them."""
+        ...
+
+    tally: Tally  # tokens that were given, and how many of them were not computed again
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether it has `logits`, on a device that works while the host goes on."""
+        ...
+
+    def logits(self, batch: Batch, points: Sequence[Move]) -> Tensor:
+        """`score` as one tensor [points, examples, labels] where the model is, without waiting for it."""
         ...
 
     def score(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:

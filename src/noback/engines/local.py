@@ -87,6 +87,11 @@ class Local:
         """The tuned tensors."""
         return self._weights
 
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether a GPU works while the host goes on."""
+        return self._graphs is not None
+
     @torch.inference_mode()
     def score(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
         """The label logits of the batch at each point: float32 [examples, labels] each, on the CPU."""

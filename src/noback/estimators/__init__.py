@@ -1,6 +1,13 @@
-"""Estimators: where losses are taken, and how they become slopes."""
+"""Estimators: where losses are taken, and how they become slopes. A method is one file and one row."""
 
+from noback.estimators.base import Estimator, Found, estimate, estimate_of, run_search
+from noback.estimators.one_sided import OneSided as OneSided
 from noback.estimators.ties import AdaptTies
-from noback.estimators.two_sided import TwoSided
+from noback.estimators.two_sided import TwoSided as TwoSided
 
-__all__ = ["AdaptTies", "TwoSided"]
+AnyEstimator = (
+    TwoSided
+    | OneSided
+)  # fmt: skip
+
+__all__ = ["AdaptTies", "AnyEstimator", "Estimator", "Found", "estimate", "estimate_of", "run_search"]

@@ -1,5 +1,6 @@
 """Objectives, which a step lowers, and metrics, which people read."""
 
+from noback.objectives.base import TEXTS, Objective
 from noback.objectives.function import Function
 from noback.objectives.label_words import Accuracy, CrossEntropy, LanguageModel, MacroF1
 from noback.objectives.metrics import METRICS, accuracy, answer_loss, confusion, cross_entropy
@@ -11,6 +12,7 @@ AnyObjective = CrossEntropy | Accuracy | MacroF1 | LanguageModel | Reward | Func
 
 __all__ = [
     "METRICS",
+    "TEXTS",
     "TEXT_METRICS",
     "Accuracy",
     "AnyObjective",
@@ -18,6 +20,7 @@ __all__ = [
     "Function",
     "LanguageModel",
     "MacroF1",
+    "Objective",
     "ObjectiveError",
     "Reward",
     "accuracy",

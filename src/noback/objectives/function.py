@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from noback.errors import InputError
+from noback.objectives.base import Objective
 from noback.objectives.own import imported, number_from, own_name
 from noback.options import one_of, option
 
@@ -17,7 +19,7 @@ _ONE = "one number for the whole batch: reduce it, for example with .mean()"
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class Function(Objective):
     """A function of (label logits [examples, labels], gold [examples]) that returns one number, lower is better.
 
     With reads="text" it is given two lists of texts instead: what the model answered and what is right. A replay
@@ -25,6 +27,7 @@ class Function:
     """
 
     kind: ClassVar[str] = "function"
+    costly: ClassVar[bool] = True
 
     function: str = option("", "the function as module:function; in Python, the function itself")
     reads: str = option("logits", "what it is given: label logits and gold, or texts", choices=READS)
@@ -42,6 +45,14 @@ class Function:
     def check(self) -> None:
         """Refuse a function that cannot be imported."""
         imported(self.function)
+
+    def for_answers(self, answer: str, task: str) -> Function:
+        """A function of texts needs labels that are the same for all rows."""
+        if answer == "choices" and self.reads == "text":
+            raise InputError(
+                f"each row of task {task!r} has choices of its own, so objective.reads 'text' has no texts; use logits"
+            )
+        return super(Function, self).for_answers(answer, task)
 
     def loss(self, label_logits: Tensor, gold: Tensor, texts: Sequence[str]) -> float:
         """What the function returns, checked; `texts` holds the text of each label."""

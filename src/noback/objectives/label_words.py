@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from noback.errors import InputError
+from noback.objectives.base import Objective
 from noback.objectives.metrics import (
     accuracy,
     answer_loss,
@@ -24,11 +26,12 @@ from noback.objectives.metrics import (
 
 
 @dataclass(frozen=True, slots=True)
-class CrossEntropy:
+class CrossEntropy(Objective):
     """Mean cross-entropy over the labels: every perturbation gives a signal."""
 
     kind: ClassVar[str] = "cross_entropy"
     smooth: ClassVar[bool] = True
+    on_device: ClassVar[bool] = True
 
     def loss(self, label_logits: Tensor, gold: Tensor, _texts: Sequence[str]) -> float:
         """The loss of a batch: label logits [examples, labels], gold [examples]."""
@@ -38,9 +41,13 @@ class CrossEntropy:
         """The loss at each point [points, examples, labels], float64, where the logits are."""
         return cross_entropies(label_logits, gold)
 
+    def for_answers(self, answer: str, _task: str) -> Any:
+        """Of an answer that is written, the cross-entropy of its own tokens."""
+        return LanguageModel() if answer == "text" else self
+
 
 @dataclass(frozen=True, slots=True)
-class Accuracy:
+class Accuracy(Objective):
     """1 - accuracy: a staircase."""
 
     kind: ClassVar[str] = "accuracy"
@@ -52,7 +59,7 @@ class Accuracy:
 
 
 @dataclass(frozen=True, slots=True)
-class MacroF1:
+class MacroF1(Objective):
     """1 - the mean F1 of the labels, over the whole batch at once: a staircase that no mean of examples gives."""
 
     kind: ClassVar[str] = "macro_f1"
@@ -67,11 +74,13 @@ class MacroF1:
 
 
 @dataclass(frozen=True, slots=True)
-class LanguageModel:
+class LanguageModel(Objective):
     """The loss of a language model on the right answer alone: minus the mean log-probability of its tokens."""
 
     kind: ClassVar[str] = "language_model"
     smooth: ClassVar[bool] = True
+    answer_only: ClassVar[bool] = True
+    on_device: ClassVar[bool] = True
 
     def loss(self, label_logits: Tensor, gold: Tensor, _texts: Sequence[str]) -> float:
         """Each example counts the same, however long its answer is."""
@@ -80,3 +89,12 @@ class LanguageModel:
     def losses(self, label_logits: Tensor, gold: Tensor) -> Tensor:
         """The loss at each point [points, examples, candidates], float64, where the logits are."""
         return answer_losses(label_logits, gold)
+
+    def for_answers(self, answer: str, task: str) -> LanguageModel:
+        """Choices and written answers have tokens of their own."""
+        if answer == "words":
+            raise InputError(
+                f"objective 'language_model' needs choices or written answers; task {task!r} has label words: "
+                "use cross_entropy"
+            )
+        return self

@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from noback.errors import InputError
+from noback.objectives.base import TEXTS, Objective
 from noback.objectives.own import imported, number_from, own_name
 from noback.options import option
 
@@ -16,7 +18,7 @@ _PREFIX = "reward:"
 
 
 @dataclass(frozen=True, slots=True)
-class Reward:
+class Reward(Objective):
     """A function of (row, text, right) that returns one number for one text, higher is better.
 
     `row` holds the columns of the prompt, `text` what the model wrote after it, `right` the right answers (empty where
@@ -26,6 +28,7 @@ class Reward:
 
     kind: ClassVar[str] = "reward"
     smooth: ClassVar[bool] = False
+    judges: ClassVar[str] = TEXTS
 
     function: str = option("", "the function as module:function; in Python, the function itself")
     hold: bool = option(
@@ -44,6 +47,15 @@ class Reward:
     def check(self) -> None:
         """Refuse a function that cannot be imported."""
         imported(self.function)
+
+    def for_answers(self, answer: str, task: str) -> Reward:
+        """A reward judges what is written."""
+        if answer != "text":
+            raise InputError(
+                f"objective 'reward' judges answers that are written; task {task!r} has answers to choose from: "
+                "use a task with neither label words nor choices"
+            )
+        return self
 
     def rewards(self, written: Iterable[tuple[Mapping[str, str], str, Sequence[str]]]) -> Tensor:
         """What the function returns for each (row, text, right), in place of label logits: float64 [examples, 1]."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
-
-_TABLE_FLAGS = ("objective", "adapter")  # options whose flag names a kind; the rest of their table has no flag
 
 
 def command_to_repeat(config: Mapping[str, Any], flags: Mapping[str, str]) -> tuple[str, ...]:
     """`noback train` and each recorded option, quoted; `flags` says where each flag stands in the configuration."""
-    found = dict(_leaves(config))
+    found = dict(_leaves(config, set(flags.values())))
     parts = [["noback", "train"]]
     for flag, place in flags.items():
         if place in found:
@@ -22,7 +20,7 @@ def command_to_repeat(config: Mapping[str, Any], flags: Mapping[str, str]) -> tu
     return tuple(shlex.join(part) for part in parts)
 
 
-def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(table: Mapping[str, Any], named: Collection[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Each option by its dotted name; a table's kind goes by the table's name where a flag says it."""
     for key, value in table.items():
         place = prefix + key
@@ -30,11 +28,11 @@ def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield place, value
             continue
         rest = {name: inner for name, inner in value.items() if name != "kind"}
-        if place in _TABLE_FLAGS:
-            named = rest.pop("function", None) if value.get("kind") == "function" else value.get("kind")
-            if named is not None:
-                yield place, named
-        yield from _leaves(rest, place + ".")
+        if place in named:
+            kind = rest.pop("function", None) if value.get("kind") == "function" else value.get("kind")
+            if kind is not None:
+                yield place, kind
+        yield from _leaves(rest, named, place + ".")
 
 
 def _flagged(flag: str, value: Any) -> list[str]:

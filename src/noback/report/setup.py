@@ -12,12 +12,14 @@ from noback.report.reading import EMPTY, FINISHED, GOING, ReadRun
 
 _OPTIONS = (
     ("model", "model"), ("task", "task"), ("data", "data"), ("columns", "columns"), ("shots per label", "shots"),
-    ("objective", "objective"), ("adapter", "adapter"), ("steps", "steps"), ("batch", "batch"), ("lr", "rule.lr"),
-    ("schedule", "rule.schedule"), ("weight decay", "rule.weight_decay"), ("eps", "estimator.eps"),
-    ("directions", "estimator.directions"), ("noise", "noise"), ("type of the weights", "dtype"), ("seed", "seed"),
-    ("seed of the data", "data_seed"),
+    ("objective", "objective"), ("adapter", "adapter"), ("steps", "steps"), ("batch", "batch"),
+    ("estimator", "estimator"), ("rule", "rule"), ("noise", "noise"), ("engine", "engine"),
+    ("type of the weights", "dtype"), ("seed", "seed"), ("seed of the data", "data_seed"),
 )  # fmt: skip
-_LEAD = (("task", "task"), ("model", "model"), ("objective", "objective.kind"), ("adapter", "adapter.kind"))
+_LEAD = (
+    ("task", "task"), ("model", "model"), ("objective", "objective.kind"), ("adapter", "adapter.kind"),
+    ("estimator", "estimator.kind"), ("rule", "rule.kind"),
+)  # fmt: skip
 
 
 def option_text(value: Any) -> str:

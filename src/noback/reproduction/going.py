@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from noback.baselines import baseline
-from noback.engines import STILL
 from noback.errors import InputError, InUseError, NobackError
 from noback.folder import RunFolder, write_whole
 from noback.journal import read_journal
@@ -19,6 +18,7 @@ from noback.reproduction.table import markdown, summarised
 from noback.run import Run, drawn_data, versions
 from noback.stepping import Diverged
 from noback.training import Interrupted, resume, train
+from noback.values import UNPERTURBED
 from noback.watching import Watcher
 
 FILE = "reproduction.json"
@@ -39,7 +39,7 @@ def estimate(grid: Grid, watcher: Watcher) -> dict[str, Any]:
             steps = cell.config.steps if cell.method.baseline in (None, "adam") else 0
             batch = min(cell.config.batch, sizes["train"])
             cost = _ADAM_STEP if cell.method.baseline == "adam" else _STEP
-            looks = (steps // cell.config.look_every + 1) * sizes["validation"] + 3 * sizes["test"]
+            looks = (steps // cell.config.steps_between_evaluations + 1) * sizes["validation"] + 3 * sizes["test"]
             seconds += each * (steps * batch * cost + (looks if steps else sum(sizes.values())))
             forwards += steps * (1 if cell.method.baseline == "adam" else cell.config.estimator.forwards)
         watcher.progress("timing a forward of each task", number, len(grid.tasks))
@@ -49,13 +49,13 @@ def estimate(grid: Grid, watcher: Watcher) -> dict[str, Any]:
 def _example_seconds(cell: Cell) -> tuple[float, dict[str, int]]:
     """Seconds of an example's forward, and the sizes of the three sets."""
     drawn = drawn_data(cell.config)
-    run = Run(cell.config, RunFolder("."))
+    run = Run(cell.config)
     run.task.use(drawn)
     batch = run.batch(0)
     times = []
     for _ in range(3):
         began = time.perf_counter()
-        run.engine.score(batch, [STILL])
+        run.engine.score(batch, [UNPERTURBED])
         times.append(time.perf_counter() - began)
     return min(times) / len(batch), {name: run.task.size(name) for name in ("train", "validation", "test")}
 

@@ -1,6 +1,13 @@
-"""Rules: how an estimate becomes a move of the weights."""
+"""Rules: how slopes become a move of the weights. A rule is one file and one row."""
 
+from noback.rules.base import Rule, decay_at, lr_at, move_of
+from noback.rules.momentum import Momentum as Momentum
 from noback.rules.schedule import SCHEDULES
-from noback.rules.sgd import Pace, Sgd
+from noback.rules.sgd import Sgd as Sgd
 
-__all__ = ["SCHEDULES", "Pace", "Sgd"]
+AnyRule = (
+    Sgd
+    | Momentum
+)  # fmt: skip
+
+__all__ = ["SCHEDULES", "AnyRule", "Rule", "decay_at", "lr_at", "move_of"]

@@ -1,0 +1,58 @@
+"""The engines that a run can name, by their options. An engine is one file and one row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from noback.options import one_of, option, whole
+
+if TYPE_CHECKING:
+    from noback.engines.engine import Engine
+    from noback.weights import Weights
+
+PRECISIONS = ("float32", "tf32")
+SHARED = ("all", "prefixes", "layers", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalEngine:
+    """A Hugging Face model in this process, on a CPU or a GPU."""
+
+    kind: ClassVar[str] = "local"
+
+    matmul_precision: str = option(
+        "float32", "on a GPU, of float32 matrix products; tf32 is faster, its slopes noisier", choices=PRECISIONS
+    )
+    probes_per_pass: int | None = option(None, "most points of a step in one forward; none: all, or what fits a GPU")
+    micro_batch: int | None = option(None, "most examples in one forward; none: the whole batch, or what fits a GPU")
+    share: str = option(
+        "all", "what a causal model on a CPU computes once a step: prefixes of rows, layers below the tuned",
+        choices=SHARED,
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        one_of("matmul_precision", self.matmul_precision, PRECISIONS)
+        one_of("share", self.share, SHARED)
+        for name in ("probes_per_pass", "micro_batch"):
+            if getattr(self, name) is not None:
+                whole(name, getattr(self, name))
+
+    def open(self, model: Any, weights: Weights, word_ids: Sequence[int] | None, **told: Any) -> Engine:
+        """The engine for a model and its tuned weights; `told`: `hold`, `say` and `meanwhile` of `Local`."""
+        from noback.engines.local import Local
+
+        return Local(
+            model,
+            weights,
+            word_ids,
+            probes_per_pass=self.probes_per_pass,
+            micro_batch=self.micro_batch,
+            tf32=self.matmul_precision == "tf32",
+            share=self.share,
+            **told,
+        )
+
+
+AnyEngine = LocalEngine

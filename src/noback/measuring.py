@@ -1,0 +1,165 @@
+"""Measuring a step: its batch is scored at the estimator's points, and the losses become an estimate.
+
+Where a run can be ahead of its journal (`Run.runs_ahead`), losses, slopes and move are worked out on the GPU, and the
+host reads them when the next step is under way. What is recorded is what the GPU used, to the bit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from noback.answers import rewards_of
+from noback.engines import Engine
+from noback.estimators import Estimator, estimate, estimate_of, run_search
+from noback.evaluating import write
+from noback.objectives import TEXTS, Objective
+from noback.rules import Rule, decay_at, lr_at
+from noback.run import Run
+from noback.tasks import Batch
+from noback.values import Estimate, Move, direction_seeds
+from noback.weights import Weights
+
+Slopes = tuple[Sequence[int], Tensor]  # a step's seeds, and its slopes where the weights are: float64 [directions]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A step's estimate, and for its health the slopes along each direction by either half of the batch.
+
+    The halves are computed when they are asked for: the weights need not wait for them.
+    """
+
+    estimate: Estimate
+    halves: Callable[[], Sequence[tuple[float, float]]]
+
+
+def outputs(run: Run, step: int, points: Sequence[Move]) -> tuple[list[Tensor], Tensor]:
+    """What the objective judges of a step's batch at each point, and its gold labels [examples].
+
+    Label logits [examples, labels]; for a reward, what it gives for the texts that are written there [examples, 1].
+    """
+    objective, config = run.config.objective, run.config
+    if objective.judges != TEXTS:
+        batch = run.batch(step)
+        return run.engine.score(batch, points), batch.gold
+    questions = run.task.step_questions(step, config.batch, config.seed)
+    written = write(run, [one.ids for one in questions], points)
+    gold = torch.zeros(len(questions), dtype=torch.long)
+    return [rewards_of(objective, questions, texts) for texts in written], gold
+
+
+def measure(run: Run, step: int, eps: float) -> Measured:
+    """Show the step's batch to the engine at the estimator's points."""
+    estimator, seeds = _asked(run, step, eps)
+    if run.runs_ahead:
+        return _read(run, estimator, begin(run, step, eps), run.batch(step).gold)
+    rounds: list[list[Tensor]] = []
+    gold = torch.empty(0)
+
+    def score(points: list[Move]) -> list[float]:
+        nonlocal gold
+        found, gold = outputs(run, step, points)
+        rounds.append(found)
+        return [run.loss(output, gold) for output in found]
+
+    return _measured(run, estimator, estimate(estimator, seeds, score), rounds[0], gold)
+
+
+def take(run: Run, step: int, eps: float, earlier: Sequence[Slopes]) -> tuple[Slopes, Callable[[], Measured]]:
+    """Measure a step and move the weights by it, where `runs_ahead`, without waiting for a GPU.
+
+    `earlier` steps' slopes are for a rule with a memory, newest first. Returned: this step's slopes, for the next, and
+    a function that waits for what was measured.
+    """
+    estimator, _ = _asked(run, step, eps)
+    found, gold = begin(run, step, eps), run.batch(step).gold
+    slopes = found.seeds, found.slopes
+    advance(run.weights, run.config.rule, step, run.config.steps, [slopes, *earlier])
+    return slopes, lambda: _read(run, estimator, found, gold)
+
+
+class OnItsWay(NamedTuple):
+    """What a step measured, on its way from a GPU to the host."""
+
+    seeds: tuple[int, ...]
+    slopes: Tensor  # float64 [directions] of float32 precision, where the weights are
+    host: tuple[Tensor, ...]  # losses, slopes, figures and label logits, there once the event has come
+    arrived: Any
+
+    def read(self) -> tuple[Estimate, list[Tensor]]:
+        """The estimate and the label logits at each point; waits for them."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        losses, slopes, figures, logits = self.host
+        return estimate_of(self.seeds, losses.tolist(), slopes.tolist(), figures.tolist()), list(logits)
+
+
+def begin(run: Run, step: int, eps: float) -> OnItsWay:
+    """Begin to measure a step; nothing waits for a GPU."""
+    estimator, seeds = _asked(run, step, eps)
+    return begin_on(run.engine, run.batch(step), run.config.objective, estimator, seeds)
+
+
+def begin_on(engine: Engine, batch: Batch, objective: Any, estimator: Estimator, seeds: tuple[int, ...]) -> OnItsWay:
+    """Begin to measure a batch with an engine and an objective that allow it."""
+    scored: list[Tensor] = []
+
+    def score(points: list[Move]) -> Tensor:
+        logits = engine.logits(batch, points)
+        scored.append(logits)
+        losses: Tensor = objective.losses(logits, batch.gold.to(logits.device, non_blocking=True))
+        return losses
+
+    found = run_search(estimator, seeds, score)
+    slopes = found.slopes.float().double()
+    numbers = (found.losses, slopes, found.figures, scored[0])
+    if not slopes.is_cuda:
+        return OnItsWay(seeds, slopes, numbers, None)
+    with torch.cuda.device(slopes.device):
+        way = OnItsWay(seeds, slopes, tuple(map(_fetched, numbers)), torch.cuda.Event())  # type: ignore[no-untyped-call]
+        way.arrived.record()
+    return way
+
+
+def advance(weights: Weights, rule: Rule, step: int, steps: int, slopes: Sequence[Slopes]) -> None:
+    """Move the weights by slopes that are where the weights are, newest step first, whether or not they were read."""
+    along = rule.coefficients(lr_at(rule, step, steps), [some for _, some in slopes])
+    seeds = [seed for some, _ in slopes for seed in some]
+    weights.advance_along(seeds, along[0] if len(along) == 1 else torch.cat(along), decay_at(rule, step, steps))
+
+
+def _asked(run: Run, step: int, eps: float) -> tuple[Estimator, tuple[int, ...]]:
+    """A step's estimator and the seeds of its directions."""
+    estimator = dataclasses.replace(run.config.estimator, eps=eps)
+    return estimator, direction_seeds(run.config.seed, step, estimator.directions)
+
+
+def _read(run: Run, estimator: Estimator, found: OnItsWay, gold: Tensor) -> Measured:
+    return _measured(run, estimator, *found.read(), gold)
+
+
+def _measured(run: Run, estimator: Estimator, found: Estimate, first: Sequence[Tensor], gold: Tensor) -> Measured:
+    """`first`: what was judged at the points of the first round."""
+    objective: Objective = run.config.objective
+    if len(gold) < 2 or objective.costly or not estimator.fixed_points:
+        return Measured(found, tuple)
+
+    def slopes(part: slice) -> tuple[float, ...]:
+        losses = [run.loss(output[part], gold[part]) for output in first]
+        return estimate(estimator, found.seeds, lambda _: losses).slopes
+
+    def halves() -> Sequence[tuple[float, float]]:
+        return list(zip(slopes(slice(0, None, 2)), slopes(slice(1, None, 2)), strict=True))
+
+    return Measured(found, halves)
+
+
+def _fetched(tensor: Tensor) -> Tensor:
+    """A copy on the host, there when the stream's next event is."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)

@@ -1,0 +1,96 @@
+"""Replay: a journal's records become moves, and bring the weights to where any step left them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from noback.errors import DamagedError
+from noback.journal import FORMAT, Contents, StepRecord
+from noback.rules import Rule, move_of
+from noback.run import Run, device_name, versions
+from noback.snapshot import newest_snapshot
+from noback.values import Estimate, Move, direction_seeds
+from noback.weights import packed, unpacked
+
+_CHUNK = 64  # steps of a replay in one pass over the weights
+
+
+def header(run: Run) -> dict[str, Any]:
+    """What the journal says about itself: with the base weights, enough to replay it."""
+    config = run.config
+    return {
+        "format": FORMAT,
+        "config": config.recorded(),
+        "config_digest": config.digest(),
+        "task": run.task.spec.table(),
+        "base": run.base,
+        "start": run.start,
+        **({} if config.adapter.portable else {"start_tensors": packed(run.weights.tensors)}),
+        "data": run.task.digest(),
+        "directions": config.estimator.directions,
+        "figures": list(config.estimator.figures),
+        "device": device_name(run.device),
+        "versions": versions(),
+    }
+
+
+def begin_with(run: Run, contents: Contents) -> None:
+    """Take the start that a journal holds where it cannot be made again; refuse a journal of other weights."""
+    _check_base(run, contents.header)
+    if "start_tensors" in contents.header:
+        run.begin(unpacked(contents.header["start_tensors"]))
+    started = contents.header.get("start", run.start)
+    if started != run.start:
+        raise DamagedError(
+            f"journal {str(run.folder.journal)!r} began with another adapter ({started[:12]}) "
+            f"than the one that is there now ({run.start[:12]}); put the one it began with back"
+        )
+
+
+def recorded_move(rule: Rule, seed: int, steps: int, records: Sequence[StepRecord], step: int) -> Move:
+    """The move that the record of a step stands for, by the records up to it; `seed` is the run's."""
+    newest_first = records[step::-1] if step <= rule.memory else records[step : step - rule.memory - 1 : -1]
+    estimates = [
+        Estimate(one.loss, direction_seeds(seed, one.step, len(one.slopes)), one.slopes, one.figures)
+        for one in newest_first
+    ]
+    return move_of(rule, step, steps, estimates)
+
+
+def move_at(run: Run, records: Sequence[StepRecord], step: int) -> Move:
+    """The move that the record of a step stands for."""
+    return recorded_move(run.config.rule, run.config.seed, run.config.steps, records, step)
+
+
+def go_to(run: Run, step: int, contents: Contents, *, snapshots: bool = True) -> None:
+    """Bring the weights to where `step` steps took them: the newest snapshot or the base, then the journal."""
+    found = newest_snapshot(run.folder.snapshots, step) if snapshots else None
+    start: Mapping[str, Tensor] | None
+    done, start = found or (0, None)
+    if start is None and run.weights.digest() != run.start:
+        start = run.start_tensors()
+    if start is not None:
+        run.weights.load(start)
+    for begin in range(done, step, _CHUNK):
+        end = min(begin + _CHUNK, step)
+        run.weights.advance([move_at(run, contents.steps, each) for each in range(begin, end)])
+        run.watcher.progress("replaying the journal", end, step)
+
+
+def step_length(run: Run, move: Move) -> float:
+    """How far a move goes: directions have unit variance and are all but orthogonal."""
+    return math.sqrt(sum(term.coefficient**2 for term in move.terms) * run.weights.size)
+
+
+def _check_base(run: Run, header: Mapping[str, Any]) -> None:
+    """Refuse a journal that was made from other weights."""
+    if header["base"] != run.base:
+        raise DamagedError(
+            f"journal {str(run.folder.journal)!r} was made from other base weights "
+            f"({header['base'][:12]}) than model {run.config.model!r} has ({run.base[:12]}); "
+            "name the model it was made from with --model"
+        )

@@ -1,0 +1,78 @@
+"""What a rule promises, and how a record of the journal becomes a move of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from noback.errors import InputError
+from noback.options import not_negative, one_of, positive
+from noback.rules.schedule import SCHEDULES
+from noback.values import Estimate, Move, Term
+
+Array = Any  # float64 [directions], NumPy's or torch's: a rule uses only the operators that both have
+
+
+class Rule(Protocol):
+    """Turns slopes into how far the weights go along each direction; it never sees the weights.
+
+    Its state is the journal: it is given the slopes of as many earlier steps as it asks for.
+    A rule is a frozen dataclass of options that inherits from this class and writes `coefficients`.
+    """
+
+    kind: ClassVar[str]  # its name in TOML and on the command line
+    runs_ahead: ClassVar[bool] = True  # whether array operators are all it uses: a GPU may run ahead of the journal
+
+    @property
+    def lr(self) -> float | None:
+        """The learning rate; None: the usual one."""
+        ...
+
+    @property
+    def weight_decay(self) -> float:
+        """Times the learning rate, the share that weights lose each step."""
+        ...
+
+    @property
+    def schedule(self) -> str:
+        """How the learning rate goes over the run."""
+        ...
+
+    @property
+    def memory(self) -> int:
+        """How many earlier steps' slopes it is given."""
+        return 0
+
+    def coefficients(self, lr: float, slopes: Sequence[Array]) -> list[Array]:
+        """How far to go along each direction of each step, newest step first; `lr` is this step's."""
+        ...
+
+
+def lr_at(rule: Rule, step: int, steps: int) -> float:
+    """The learning rate of a step."""
+    if rule.lr is None:
+        raise InputError("the rule has no lr; expected a number above zero")
+    return rule.lr * SCHEDULES[rule.schedule](step, steps)
+
+
+def decay_at(rule: Rule, step: int, steps: int) -> float:
+    """What the decayed weights are multiplied by at a step."""
+    return 1.0 - lr_at(rule, step, steps) * rule.weight_decay
+
+
+def move_of(rule: Rule, step: int, steps: int, estimates: Sequence[Estimate]) -> Move:
+    """The move of a step: a pure function of its estimate and those of earlier steps, newest first."""
+    slopes = [np.array(one.slopes, dtype=np.float64) for one in estimates]
+    along = zip(estimates, rule.coefficients(lr_at(rule, step, steps), slopes), strict=True)
+    terms = (Term(*pair) for one, far in along for pair in zip(one.seeds, far.tolist(), strict=True))
+    return Move(tuple(terms), decay_at(rule, step, steps))
+
+
+def check_rule(rule: Rule) -> None:
+    """Refuse options that every rule has and that cannot be used."""
+    if rule.lr is not None:
+        positive("lr", rule.lr)
+    not_negative("weight_decay", rule.weight_decay)
+    one_of("schedule", rule.schedule, SCHEDULES)

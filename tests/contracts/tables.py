@@ -1,0 +1,66 @@
+"""One table each of what can be plugged in; the laws and the contracts take their rows from here.
+
+A new method is one row. Each row is small: it runs on a toy model, and on a quadratic with the learning rate beside it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from noback.adapters import AnyAdapter, Full, Head, Lora, Prefix
+from noback.directions import AnyNoise, Normal, Rademacher
+from noback.engines import Engine, Local, Plain
+from noback.estimators import AnyEstimator, OneSided, TwoSided
+from noback.objectives import Accuracy, AnyObjective, CrossEntropy, Function, LanguageModel, MacroF1, Reward
+from noback.rules import AnyRule, Momentum, Sgd
+
+
+class EstimatorRow(NamedTuple):
+    estimator: AnyEstimator
+    lr: float  # with which it descends a quadratic of 24 weights, losses around 5
+
+
+ESTIMATORS: dict[str, EstimatorRow] = {
+    "two_sided": EstimatorRow(TwoSided(eps=1e-2), lr=0.02),
+    "two_sided-3": EstimatorRow(TwoSided(eps=1e-2, directions=3), lr=0.02),
+    "one_sided": EstimatorRow(OneSided(eps=1e-2, directions=4), lr=0.02),
+}
+
+RULES: dict[str, AnyRule] = {
+    "sgd": Sgd(),
+    "sgd-decayed-linear": Sgd(weight_decay=0.5, schedule="linear"),
+    "momentum": Momentum(beta=0.6, window=3),
+    "momentum-decayed-linear": Momentum(beta=0.9, window=2, weight_decay=0.5, schedule="linear"),
+}
+
+NOISES: dict[str, AnyNoise] = {"normal": Normal(), "rademacher": Rademacher()}
+
+OBJECTIVES: dict[str, AnyObjective] = {
+    "cross_entropy": CrossEntropy(),
+    "accuracy": Accuracy(),
+    "macro_f1": MacroF1(),
+    "language_model": LanguageModel(),
+    "reward": Reward("tests.contracts.tables:length"),
+    "function": Function("tests.contracts.tables:margin"),
+}
+
+ADAPTERS: dict[str, AnyAdapter] = {
+    "full": Full(),
+    "full-biases": Full(tune="biases"),
+    "head": Head(),
+    "head-alone": Head(alone=True),
+    "lora": Lora(rank=2),
+    "prefix": Prefix(tokens=2),
+}
+
+ENGINES: dict[str, type[Engine]] = {"local": Local, "reference": Plain}
+
+
+def length(_row, text, _right):
+    """A reward: short texts are good."""
+    return -float(len(text))
+
+
+def margin(logits, gold):
+    """A function of label logits."""
+    return float((logits.max(dim=1).values - logits.gather(1, gold[:, None])[:, 0]).mean())

@@ -1,0 +1,155 @@
+"""What every method keeps to, row by row of the tables: estimators, rules, noise, objectives, adapters, engines."""
+
+import dataclasses
+import tomllib
+import typing
+
+import numpy as np
+import pytest
+import torch
+
+from noback.adapters import AnyAdapter
+from noback.cli.flags import config_flags, config_from
+from noback.cli.main import _parser
+from noback.config import RunConfig, config_of
+from noback.directions import AnyNoise
+from noback.estimators import AnyEstimator, estimate, run_search
+from noback.objectives import AnyObjective
+from noback.rules import AnyRule
+from noback.values import UNPERTURBED, direction_seeds
+from tests.contracts.tables import ADAPTERS, ESTIMATORS, NOISES, OBJECTIVES, RULES
+
+UNIONS = {
+    "estimator": (AnyEstimator, [row.estimator for row in ESTIMATORS.values()]),
+    "rule": (AnyRule, [*RULES.values()]),
+    "noise": (AnyNoise, [*NOISES.values()]),
+    "objective": (AnyObjective, [*OBJECTIVES.values()]),
+    "adapter": (AnyAdapter, [*ADAPTERS.values()]),
+}
+ROWS = [(name, row) for name, (_, rows) in UNIONS.items() for row in rows]
+METHODS = [(name, row) for name, row in ROWS if name in ("estimator", "rule", "noise")]
+estimators = pytest.mark.parametrize("estimator", [row.estimator for row in ESTIMATORS.values()], ids=ESTIMATORS)
+rules = pytest.mark.parametrize("rule", [dataclasses.replace(rule, lr=0.5) for rule in RULES.values()], ids=RULES)
+
+
+def losses_at(points):
+    """Some losses, as different as points are."""
+    return [1 + sum(np.sin(term.seed % 97) * term.coefficient for term in point.terms) for point in points]
+
+
+# The tables
+
+
+@pytest.mark.parametrize("name", UNIONS)
+def test_every_kind_has_a_row(name):
+    union, rows = UNIONS[name]
+    assert {type(row) for row in rows} == set(typing.get_args(union))
+
+
+@pytest.mark.parametrize(("name", "row"), ROWS, ids=str)
+def test_a_configuration_comes_back_from_toml(name, row):
+    config = RunConfig(**{name: row})
+    assert config_of(tomllib.loads(config.toml())) == config.settled()
+
+
+@pytest.mark.parametrize(("name", "row"), METHODS, ids=str)
+def test_the_command_line_names_the_kind_and_each_of_its_options(name, row):
+    words = [f"--{name}", row.kind]
+    flags = {path: flag for flag, path in config_flags().items()}
+    for item in dataclasses.fields(row):
+        value = getattr(row, item.name)
+        words += [] if value is None else [flags[f"{name}.{item.name}"], str(value)]
+    assert getattr(config_from(_parser("train").parse_args(["train", *words])), name) == row
+
+
+# Estimators
+
+
+@estimators
+def test_a_search_gives_a_slope_a_direction_and_the_figures_it_names(estimator):
+    seeds, asked = direction_seeds(1, 2, estimator.directions), []
+    found = estimate(estimator, seeds, lambda points: asked.extend(points) or losses_at(points))
+    assert (len(found.slopes), len(found.figures)) == (estimator.directions, len(estimator.figures))
+    assert found.seeds == seeds
+    assert any(found.slopes)
+    if estimator.fixed_points:
+        assert len(asked) == estimator.forwards
+    else:
+        assert len(asked) <= estimator.forwards
+
+
+@estimators
+def test_numpy_and_torch_find_the_same(estimator):
+    seeds = direction_seeds(1, 2, estimator.directions)
+    on_host = run_search(estimator, seeds, lambda points: np.array(losses_at(points)))
+    there = run_search(estimator, seeds, lambda points: torch.tensor(losses_at(points), dtype=torch.float64))
+    for one, other in ((on_host.slopes, there.slopes), (on_host.figures, there.figures)):
+        assert isinstance(other, torch.Tensor)
+        assert other.dtype == torch.float64
+        assert other.tolist() == pytest.approx(one.tolist(), rel=1e-12)
+
+
+@estimators
+def test_losses_that_are_all_one_move_nothing(estimator):
+    found = estimate(estimator, direction_seeds(1, 2, estimator.directions), lambda points: [0.7] * len(points))
+    assert set(found.slopes) == {0.0}
+
+
+@estimators
+def test_points_that_are_called_fixed_are(estimator):
+    if estimator.fixed_points:
+        seeds, rounds = direction_seeds(1, 2, estimator.directions), []
+        for losses in (losses_at, lambda points: [float(index**2) for index, _ in enumerate(points)]):
+            asked = []
+            estimate(
+                estimator, seeds, lambda points, asked=asked, losses=losses: asked.append(points) or losses(points)
+            )
+            rounds.append(asked)
+        assert rounds[0] == rounds[1]
+        assert len(rounds[0]) == 1
+
+
+@estimators
+def test_points_that_are_called_mirrored_come_in_pairs(estimator):
+    points = next(estimator.search(direction_seeds(1, 2, estimator.directions)))
+    apart = [point for point in points if point != UNPERTURBED]
+    ends = {(term.seed, term.coefficient) for point in apart for term in point.terms}
+    assert ({(seed, -far) for seed, far in ends} == ends) is estimator.mirrored
+
+
+@estimators
+def test_a_unit_of_slope_is_what_it_says(estimator):
+    """On a straight line a slope times its unit is the line's own."""
+    seeds = direction_seeds(1, 2, estimator.directions)
+    found = estimate(estimator, seeds, losses_at)
+    unit = estimator.unit(found.figures)
+    assert [slope * unit for slope in found.slopes] == pytest.approx([np.sin(seed % 97) for seed in seeds], rel=1e-4)
+
+
+# Rules
+
+
+@rules
+def test_a_rule_moves_down_the_newest_slopes_first(rule):
+    """Term by term, newest step first, which is where the bits come from that round bfloat16."""
+    slopes = [np.array([2.0, -1.0]) * (age + 1) for age in range(rule.memory + 1)]
+    along = rule.coefficients(0.5, slopes)
+    assert len(along) == rule.memory + 1
+    assert (np.sign(along[0]) == [-1.0, 1.0]).all()
+    as_tensors = rule.coefficients(0.5, [torch.from_numpy(some) for some in slopes])
+    assert all((one == other.numpy()).all() for one, other in zip(along, as_tensors, strict=True))
+
+
+@rules
+def test_the_first_steps_have_fewer_before_them(rule):
+    for known in range(1, rule.memory + 2):
+        assert len(rule.coefficients(0.5, [np.array([1.0])] * known)) == known
+
+
+def test_momentum_is_the_moving_mean_of_what_sgd_does():
+    momentum, sgd = RULES["momentum"], RULES["sgd"]
+    slopes = [np.array([float(age + 1)]) for age in range(4)]
+    found = momentum.coefficients(0.5, slopes)
+    for age, (some, far) in enumerate(zip(slopes, found, strict=True)):
+        (plain,) = sgd.coefficients(0.5, [some])
+        assert far == pytest.approx(plain * 0.4 * 0.6**age)
