@@ -160,11 +160,18 @@ def _class(name: str, thing: type[Any]) -> Iterator[str]:
 
 
 def _field(owner: type[Any], item: dataclasses.Field[Any]) -> str:
-    kinds = option_kinds(typing.get_type_hints(owner)[item.name])
+    kinds = option_kinds(_hints(owner).get(item.name))
     choices = [kind.kind for kind in kinds if hasattr(kind, "kind")] or item.metadata.get("choices", ())
     text = item.metadata.get("help") or _comment(owner, item.name)
     text += f": {', '.join(f'`{choice}`' for choice in choices)}" if choices else ""
     return _entry(f"`{item.name}: {_annotation(item.type)}`", text)
+
+
+def _hints(owner: type[Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(owner)
+    except NameError:  # a name that only type checkers import
+        return {}
 
 
 def _comment(owner: type[Any], name: str) -> str:

