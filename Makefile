@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install train test lint benchmark clean
+.PHONY: install train test lint benchmark reference docs clean
 
 install: $(VENV)/installed
 
@@ -28,5 +28,15 @@ test: lint
 benchmark: install
 	$(BIN)/python benchmarks/cpu.py
 
+reference: install
+	$(BIN)/python docs/reference.py
+
+$(VENV)/docs-installed: $(VENV)/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
+docs: reference $(VENV)/docs-installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) site
