@@ -3,7 +3,7 @@
     python benchmarks/cpu.py            prints a table and writes benchmarks/results/cpu.json
 
 - sweep: the in-place update of every weight of the embedded model against torch.randn + add_;
-- step: a whole full-parameter step (score, journal record, update) against its bare forwards, the better of one
+- step: a whole full-parameter step (score, journal record, update) against its plain forwards, the better of one
   forward of 2B examples and two of B, with the same readout;
 - memory: the peak of a process that takes steps against one that only infers, the same batch; medians of five each;
 - journal: bytes a step.

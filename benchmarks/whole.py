@@ -1,8 +1,8 @@
-"""A whole run on a GPU: SST-2, 512 examples per label, the embedded model, and the same loop in the published order.
+"""A whole run on a GPU: SST-2, 512 examples per label, the embedded model, and the same loop in the reference MeZO.
 
     python benchmarks/whole.py --data FOLDER          SST-2 (train and dev files); prints one JSON object
 
-The run is `noback train`, looks at the validation set and the journal included. The published order takes fewer steps,
+The run is `noback train`, looks at the validation set and the journal included. The reference MeZO takes fewer steps,
 each on the run's own batch, in the same process; what it would take for all of them is its time a step times the steps.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 import noback
-from noback.bench.published import PublishedStep
+from noback.bench.reference import ReferenceStep
 from noback.run import Run, drawn_data
 
 
@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--published", type=int, default=300, help="steps in the published order")
+    parser.add_argument("--published", type=int, default=300, help="steps in the reference MeZO")
     arguments = parser.parse_args()
     config = noback.RunConfig(
         task="sst2", data=str(arguments.data), shots=512, steps=arguments.steps, batch=64, data_seed=13,
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def published_seconds(config: noback.RunConfig, steps: int) -> float:
-    """Seconds a step of the published order on the run's model and batches, which are padded to their longest row."""
+    """Seconds a step of the reference MeZO on the run's model and batches, which are padded to their longest row."""
     run = Run(config)
     run.task.use(drawn_data(config))
     device, words = run.weights.device, torch.tensor(run.task.word_ids, device=run.weights.device)
@@ -69,7 +69,7 @@ def published_seconds(config: noback.RunConfig, steps: int) -> float:
             at_mask = hidden[torch.arange(len(hidden), device=device), batch.mask_positions]
             return run.model.lm_head(at_mask)[:, words].float()
 
-        PublishedStep(list(run.model.named_parameters()), logits, batch.gold, eps=config.eps, lr=1e-5)(step + 20)
+        ReferenceStep(list(run.model.named_parameters()), logits, batch.gold, eps=config.eps, lr=1e-5)(step + 20)
     wait(device)
     return (time.monotonic() - began) / steps
 

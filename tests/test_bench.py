@@ -10,7 +10,7 @@ from noback.bench import CONTENDERS, SHAPES, BenchCase, Shape, benching, contend
 from noback.bench.benching import bench, bench_subject
 from noback.bench.contenders import NobackStep, adam, eager, eager_together, ways
 from noback.bench.measuring import Measured, Meter, Stopped, gap_in
-from noback.bench.published import PublishedStep
+from noback.bench.reference import ReferenceStep
 from noback.bench.shapes import random_model
 from noback.bench.subject import PlainForward, subject_with
 from noback.bench.table import rows
@@ -68,7 +68,7 @@ def test_the_plain_forward_gives_the_models_own_label_logits(kind, every_word):
 
 
 @pytest.mark.parametrize("kind", TINY)
-def test_a_step_of_the_published_order_equals_nobacks_given_the_same_noise(kind):
+def test_a_step_of_reference_mezo_equals_nobacks_given_the_same_noise(kind):
     eps, lr = 0.1, 1e-2
     subject = tiny(kind)
     with torch.no_grad():
@@ -84,7 +84,7 @@ def test_a_step_of_the_published_order_equals_nobacks_given_the_same_noise(kind)
     step = NobackStep(subject, tuned, BenchCase(estimator=TwoSided(eps=eps), rule=Sgd(lr=lr)))
     walked = Full().attach(other.model, (), 0)
     forward = PlainForward(other, every_word=True)
-    slope = PublishedStep(list(walked.items()), forward, other.batch.gold, eps=eps, lr=lr, noise=noise)(seed)
+    slope = ReferenceStep(list(walked.items()), forward, other.batch.gold, eps=eps, lr=lr, noise=noise)(seed)
     assert abs(slope) > 1e-2
     assert step() == pytest.approx(slope, rel=1e-4)
     assert step.note is None or kind == "opt"  # whose feed-forward flattens its batch on the way
@@ -92,7 +92,7 @@ def test_a_step_of_the_published_order_equals_nobacks_given_the_same_noise(kind)
         torch.testing.assert_close(tensor.data, walked[name].data, atol=1e-6, rtol=0, msg=name)
 
 
-def test_the_published_order_draws_the_same_noise_in_each_sweep_and_comes_home():
+def test_reference_mezo_draws_the_same_noise_in_each_sweep_and_comes_home():
     tensor = torch.zeros(100)
     seen = []
 
@@ -100,7 +100,7 @@ def test_the_published_order_draws_the_same_noise_in_each_sweep_and_comes_home()
         seen.append(tensor.data.clone())
         return torch.zeros(2, 2)
 
-    PublishedStep([("w", tensor)], forward, torch.tensor([0, 1]), eps=1.0)(5)
+    ReferenceStep([("w", tensor)], forward, torch.tensor([0, 1]), eps=1.0)(5)
     torch.testing.assert_close(seen[0], -seen[1])
     torch.testing.assert_close(tensor, torch.zeros(100), atol=1e-6, rtol=0)
     assert 0.8 < seen[0].std() < 1.2
@@ -229,7 +229,7 @@ def test_asked_to_stop_it_gives_what_is_there_so_far(monkeypatch):
     found = {row["contender"]: row for row in table["contenders"]}
     assert table["stopped"]
     assert found["forwards"]["milliseconds"] > 0
-    assert found["published"]["gap"] == found["adam"]["gap"] == table["sweep"]["gap"] == "stopped"
+    assert found["reference"]["gap"] == found["adam"]["gap"] == table["sweep"]["gap"] == "stopped"
 
 
 def test_ratios_are_of_medians_and_of_inferences_peak():
@@ -237,13 +237,13 @@ def test_ratios_are_of_medians_and_of_inferences_peak():
         "eager": Measured([4.0, 2.0, 3.0], 100),
         "graph": Measured([1.0, 2.0, 1.5], 300),
         "noback": Measured([3.0], 110),
-        "published": Measured([6.0], 150),
+        "reference": Measured([6.0], 150),
         "adam": Measured(gap="out of memory"),
     }
-    forwards, noback, published, adam_row = rows(found, ["eager", "graph"], CASE)
+    forwards, noback, slow, adam_row = rows(found, ["eager", "graph"], CASE)
     assert (forwards["way"], forwards["milliseconds"], forwards["peak_bytes"]) == ("graph", 1500.0, 100)
-    assert (noback["over_forwards"], noback["over_published"], noback["over_inference"]) == (2.0, 0.5, 1.1)
-    assert (published["over_forwards"], published["over_published"]) == (4.0, 1.0)
+    assert (noback["over_forwards"], noback["over_reference"], noback["over_inference"]) == (2.0, 0.5, 1.1)
+    assert (slow["over_forwards"], slow["over_reference"]) == (4.0, 1.0)
     assert (adam_row["milliseconds"], adam_row["gap"]) == (None, "out of memory")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from noback import Accuracy, Full, Head, InputError, Lora, Prefix, RunConfig, Sgd, TwoSided
 from noback.compare import COMPARED, compare, objective_config, objective_title, resume_comparison
-from noback.epsilon import Probe, _for_smooth, _for_staircase, agreement, measure_eps
+from noback.epsilon import Probe, _for_smooth, _for_piecewise_constant, agreement, measure_eps
 from noback.folder import RunFolder
 from noback.journal import read_journal
 from noback.training import Interrupted
@@ -210,10 +210,10 @@ def test_a_staircase_is_given_the_smallest_eps_with_few_zeros():
         1e-2: probes(1e-2, [0.0] + [5.0] * 9),
         1e-1: probes(1e-1, [5.0] * 10),
     }
-    assert _for_staircase(ladder)["eps"] == 1e-2
+    assert _for_piecewise_constant(ladder)["eps"] == 1e-2
     del ladder[1e-2], ladder[1e-1]
-    assert _for_staircase(ladder)["eps"] == 1e-3
-    assert _for_staircase({1e-4: probes(1e-4, [0.0] * 10)})["eps"] is None
+    assert _for_piecewise_constant(ladder)["eps"] == 1e-3
+    assert _for_piecewise_constant({1e-4: probes(1e-4, [0.0] * 10)})["eps"] is None
 
 
 def test_agreement_is_the_cosine():

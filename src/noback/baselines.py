@@ -1,6 +1,6 @@
 """Baselines: what the same data and the same evaluation give without noback's way of training.
 
-Zero-shot, a linear probe on the features at the mask, and fine-tuning by back-propagation with Adam: the yardsticks,
+Zero-shot, a linear probe on the features at the mask, and fine-tuning by back-propagation with Adam,
 each with its memory and time beside it.
 """
 

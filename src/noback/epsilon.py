@@ -32,7 +32,7 @@ from noback.watching import Silent, Watcher
 EPS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 MEASURED = ("cross_entropy", "accuracy")
 FILE = "epsilon.json"
-_TIES = 0.1  # a staircase may have so many zero slopes
+_TIES = 0.1  # a piecewise constant objective may have so many zero slopes
 _AGREED = 0.95  # neighbours whose slopes agree by this measure the same thing
 
 
@@ -219,7 +219,7 @@ def agreement(one: Sequence[float], other: Sequence[float]) -> float | None:
 def _recommended(config: RunConfig, probes: dict[float, list[Probe]]) -> dict[str, Any]:
     """The eps to use, and why."""
     straight = {eps: measured for eps, measured in probes.items() if _is_straight(measured)}
-    return _for_smooth(straight) if config.objective.smooth else _for_staircase(straight)
+    return _for_smooth(straight) if config.objective.smooth else _for_piecewise_constant(straight)
 
 
 def _is_straight(measured: Sequence[Probe]) -> bool:
@@ -247,7 +247,7 @@ def _for_smooth(straight: dict[float, list[Probe]]) -> dict[str, Any]:
     }
 
 
-def _for_staircase(straight: dict[float, list[Probe]]) -> dict[str, Any]:
+def _for_piecewise_constant(straight: dict[float, list[Probe]]) -> dict[str, Any]:
     """The smallest eps at which few slopes are zero."""
     zeros = {
         eps: slope_figures([probe.slope for probe in straight[eps]])["zero_slope_share"] for eps in sorted(straight)

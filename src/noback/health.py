@@ -1,4 +1,4 @@
-"""The health of a run: what its slopes, looks and updates say, and a verdict in words with the evidence.
+"""The health of a run: what its slopes, evaluations and updates say, and a verdict in words with the evidence.
 
 Everything here is computed from numbers that a run already has; no torch, so that a report can read it anywhere.
 """
@@ -82,17 +82,17 @@ def tie_advice(share: float, eps: float, batch: int, directions: int, objective:
 
 
 def verdict(contents: Contents, metrics: Sequence[Mapping[str, Any]]) -> Verdict:
-    """Learning, too small a step, diverging or no signal: judged by the looks, the losses and the slopes."""
-    looks = [line for line in metrics if line.get("kind") == "validation" and "objective" in line]
+    """Learning, too small a step, diverging or no signal: judged by the evaluations, the losses and the slopes."""
+    evaluations = [line for line in metrics if line.get("kind") == "validation" and "objective" in line]
     steps = len(contents.steps)
-    if steps < ENOUGH_STEPS or len(looks) < 2:
-        return Verdict(TOO_EARLY, (f"{steps} steps and {len(looks)} looks at the validation set are too few to judge",))
+    if steps < ENOUGH_STEPS or len(evaluations) < 2:
+        return Verdict(TOO_EARLY, (f"{steps} steps and {len(evaluations)} evaluations are too few to judge",))
     slopes = [slope for record in contents.steps for slope in record.slopes]
     figures = slope_figures(slopes)
     trend = _trend([record.loss for record in contents.steps])
     agreement = _agreement(metrics)
     evidence = [
-        _looked(looks),
+        _evaluated(evaluations),
         f"the training loss went from {trend.first:.3f} to {trend.last:.3f} (first and last fifth of the steps), "
         f"{abs(trend.errors):.1f} standard errors {'up' if trend.errors > 0 else 'down'}",
         f"{figures['zero_slope_share']:.0%} of {len(slopes)} slopes are exactly zero; their mean size is "
@@ -104,8 +104,8 @@ def verdict(contents: Contents, metrics: Sequence[Mapping[str, Any]]) -> Verdict
         )
     evidence += _updates(metrics)
     evidence += _noise(metrics, str(contents.header.get("config", {}).get("dtype", "")))
-    evidence += _majority(looks[-1], metrics)
-    word = _word(looks, trend, figures["zero_slope_share"], agreement, len(slopes))
+    evidence += _majority(evaluations[-1], metrics)
+    word = _word(evaluations, trend, figures["zero_slope_share"], agreement, len(slopes))
     return Verdict(word, (*evidence, *_advice(word, figures["zero_slope_share"], contents)))
 
 
@@ -124,9 +124,11 @@ def _trend(losses: Sequence[float]) -> _Trend:
     return _Trend(_mean(first), _mean(last), _in_errors(change, error))
 
 
-def _word(looks: Sequence[Mapping[str, Any]], trend: _Trend, zeros: float, agreement: float | None, slopes: int) -> str:
-    first, last = looks[0], looks[-1]
-    best = max(looks, key=lambda look: (float(look["score"]), -float(look.get("loss", 0.0))))
+def _word(
+    evaluations: Sequence[Mapping[str, Any]], trend: _Trend, zeros: float, agreement: float | None, slopes: int
+) -> str:
+    first, last = evaluations[0], evaluations[-1]
+    best = max(evaluations, key=lambda one: (float(one["score"]), -float(one.get("loss", 0.0))))
     worse = last["objective"] > first["objective"] and trend.errors > 3
     if _change(first, last) < -2 or worse or (_change(best, last) < -4 and trend.errors > 0):
         return DIVERGING
@@ -138,7 +140,7 @@ def _word(looks: Sequence[Mapping[str, Any]], trend: _Trend, zeros: float, agree
 
 
 def _change(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
-    """The change of the accuracy between two looks in standard errors; that of a mean reward is not known."""
+    """The change of the accuracy between two evaluations in standard errors; that of a mean reward is not known."""
     if before["accuracy"] is None:
         return 0.0
     a, b, examples = float(before["accuracy"]), float(after["accuracy"]), int(before["examples"])
@@ -152,9 +154,9 @@ def _in_errors(change: float, error: float) -> float:
     return math.copysign(math.inf, change) if change else 0.0
 
 
-def _looked(looks: Sequence[Mapping[str, Any]]) -> str:
-    first, last = looks[0], looks[-1]
-    best = max(looks, key=lambda look: (float(look["score"]), -float(look.get("loss", 0.0))))
+def _evaluated(evaluations: Sequence[Mapping[str, Any]]) -> str:
+    first, last = evaluations[0], evaluations[-1]
+    best = max(evaluations, key=lambda one: (float(one["score"]), -float(one.get("loss", 0.0))))
     if first["accuracy"] is None:
         return (
             f"mean validation reward {first['score']:.3f} before, {best['score']:.3f} at its best "
@@ -196,15 +198,15 @@ def _noise(metrics: Sequence[Mapping[str, Any]], dtype: str) -> list[str]:
     told = f"the same direction scored twice {again}; at twice the eps it differs by {two_eps:.0%}"
     if two_eps > NOISY:
         told += (
-            " of a usual slope: that is rounding, which a larger eps mends, or curvature, which a smaller one mends; "
+            " of a usual slope: that is rounding, which a larger eps cures, or curvature, which a smaller one cures; "
             "`noback epsilon` tells them apart"
         )
     return [told]
 
 
-def _majority(look: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+def _majority(one: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> list[str]:
     """A model that answers one label to everything reads as that label's share."""
-    table = look.get("confusion")
+    table = one.get("confusion")
     if not table:
         return []
     answered = [sum(row[index] for row in table) for index in range(len(table))]

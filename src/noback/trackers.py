@@ -55,7 +55,7 @@ class Trackers(Silent):
         self._log({**values, "train/abs_slope": sum(map(abs, slopes)) / len(slopes)}, step)
 
     def evaluated(self, step: int, score: Score) -> None:
-        """The figures of a look at the validation set."""
+        """The figures of an evaluation."""
         values = {"accuracy": score.accuracy, "score": score.score, "loss": score.loss, "objective": score.objective}
         self._log({f"validation/{name}": value for name, value in values.items() if value is not None}, step)
 

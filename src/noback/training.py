@@ -90,7 +90,7 @@ def _saying_how_to_go_on(folder: RunFolder) -> Iterator[None]:
     try:
         yield
     except ObjectiveError as error:
-        raise ObjectiveError(f"{error}; nothing is lost: mend it, then noback resume {folder.path}") from None
+        raise ObjectiveError(f"{error}; nothing is lost: fix it, then noback resume {folder.path}") from None
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ class Watcher(Protocol):
         """A step was taken."""
 
     def evaluated(self, step: int, score: Score) -> None:
-        """The validation set was looked at after `step` steps."""
+        """The validation set was evaluated after `step` steps."""
 
     def measured(self, step: int, figures: Mapping[str, float]) -> None:
         """The health of the steps before `step` was summed up."""

@@ -8,9 +8,9 @@ import transformers
 from noback.errors import InputError
 from noback.tasks import Task
 from noback.tasks.data import Example
-from noback.tasks.soundness import CAUSAL
 from noback.tasks.spec import spec_of
 from noback.tasks.task import with_columns
+from noback.tasks.validation import CAUSAL
 
 BOS, EOS = 0, 2
 

@@ -1,4 +1,4 @@
-"""The bench: one training step of noback beside the published order, two bare forwards and Adam, on one machine.
+"""The bench: one training step of noback beside the reference MeZO, two plain forwards and Adam, on one machine.
 
 `noback.bench.benching.bench(BenchCase(...))` measures; what stands here needs no torch.
 """

@@ -11,7 +11,7 @@ import torch
 
 from noback.adapters import Full, Lora
 from noback.bench.case import BenchCase
-from noback.bench.contenders import NobackStep, Tuned, adam, published, ways
+from noback.bench.contenders import NobackStep, Tuned, adam, reference, ways
 from noback.bench.machine import machine
 from noback.bench.measuring import MOVE, Measured, Meter, Step, Stopped, Tell, gap_in, release, sweep
 from noback.bench.subject import Subject, subject_of
@@ -22,7 +22,7 @@ from noback.weights import DTYPES, Weights
 
 ADAPTERS = {"full": Full, "lora": Lora}
 Maker = Callable[[Subject, Tuned, BenchCase], Step]
-TRAINED: dict[str, Maker] = {"noback": NobackStep, "published": published, "adam": adam}
+TRAINED: dict[str, Maker] = {"noback": NobackStep, "reference": reference, "adam": adam}
 Group = Mapping[str, Callable[[], Step]]
 
 
@@ -71,7 +71,7 @@ def _measure(meter: Meter, subject: Subject, case: BenchCase) -> Tuned:
     """Let everyone take their steps; the tuned tensors, none where the adapter cannot be attached.
 
     On a CPU those who keep nothing between steps take turns. On a CUDA device each goes alone: a captured graph
-    remembers where the weights stand, and the published order moves them. Bare forwards come before the adapter.
+    remembers where the weights stand, and the reference MeZO moves them. Plain forwards come before the adapter.
     """
     ran = {} if "forwards" in case.without else ways(subject.device)
     bare: Group = {name: partial(make, subject) for name, make in ran.items() if name not in case.without}

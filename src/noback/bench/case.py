@@ -12,8 +12,8 @@ from noback.estimators import AnyEstimator, TwoSided
 from noback.options import one_of, option, whole
 from noback.rules import AnyRule, Sgd
 
-CONTENDERS = ("forwards", "noback", "published", "adam")
-OPTIONAL = (*CONTENDERS, "compiled")  # what can be left out; compiling bare forwards takes minutes for a large model
+CONTENDERS = ("forwards", "noback", "reference", "adam")
+OPTIONAL = (*CONTENDERS, "compiled")  # what can be left out; compiling plain forwards takes minutes for a large model
 ADAPTERS = ("full", "lora")
 DEVICES = ("auto", "cpu", "cuda")
 PRECISIONS = ("float32", "bfloat16")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from noback.bench.case import BenchCase
 from noback.bench.measuring import Step
-from noback.bench.published import PublishedStep
+from noback.bench.reference import ReferenceStep
 from noback.bench.subject import PlainForward, Subject
 from noback.engines import Local
 from noback.estimators import estimate
@@ -26,7 +26,7 @@ Tuned = Mapping[str, Tensor]
 EPS, LR = 1e-3, 1e-7  # a random model is to stay as it is; neither changes what a step costs
 
 
-# Two bare forwards, in the ways that they can be run
+# Two plain forwards, in the ways that they can be run
 
 
 def eager(subject: Subject) -> Step:
@@ -59,7 +59,7 @@ _ON_CUDA = {"CUDA graph": graphed, "CUDA graph, one batch": graphed_together, "c
 
 
 def ways(device: torch.device) -> dict[str, Callable[[Subject], Step]]:
-    """How two bare forwards can be run on a device; the first is plain inference of one batch at a time."""
+    """How two plain forwards can be run on a device; the first is plain inference of one batch at a time."""
     return {**_EVERYWHERE, **(_ON_CUDA if device.type == "cuda" else {})}
 
 
@@ -114,10 +114,10 @@ class NobackStep:
         return f"noback: {'; '.join(said)}" if said else None
 
 
-def published(subject: Subject, tuned: Tuned, _case: BenchCase) -> Step:
-    """The published order of work; its head gives the whole vocabulary at one position, as published."""
+def reference(subject: Subject, tuned: Tuned, _case: BenchCase) -> Step:
+    """The reference MeZO; its head gives the whole vocabulary at one position, as its code does."""
     gold, seeds = subject.batch.gold.to(subject.device), count()
-    step = PublishedStep(list(tuned.items()), PlainForward(subject, every_word=True), gold, eps=EPS, lr=LR)
+    step = ReferenceStep(list(tuned.items()), PlainForward(subject, every_word=True), gold, eps=EPS, lr=LR)
     return lambda: step(next(seeds))
 
 

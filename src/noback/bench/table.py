@@ -19,7 +19,7 @@ def rows(found: Mapping[str, Measured], ways: Sequence[str], case: BenchCase) ->
 
 
 def way_rows(found: Mapping[str, Measured], ways: Sequence[str]) -> list[dict[str, Any]]:
-    """Each way of running two bare forwards: its time, its memory, or its gap."""
+    """Each way of running two plain forwards: its time, its memory, or its gap."""
     return [
         {"way": name, "milliseconds": _milliseconds(one), "peak_bytes": one.peak_bytes, "gap": one.gap}
         for name, one in ((name, found[name]) for name in ways if name in found)
@@ -27,7 +27,7 @@ def way_rows(found: Mapping[str, Measured], ways: Sequence[str]) -> list[dict[st
 
 
 def best_way(found: Mapping[str, Measured], ways: Sequence[str]) -> str | None:
-    """The fastest way of running two bare forwards."""
+    """The fastest way of running two plain forwards."""
     medians = {name: found[name].median for name in ways if name in found}
     timed = {name: median for name, median in medians.items() if median is not None}
     return min(timed, key=timed.__getitem__) if timed else None
@@ -52,7 +52,7 @@ def _row(name: str, one: Measured, seen: Mapping[str, Measured], way: str | None
         "fastest_milliseconds": None if median is None else round(1e3 * min(one.seconds), 4),
         "slowest_milliseconds": None if median is None else round(1e3 * max(one.seconds), 4),
         "over_forwards": _over(median, seen.get("forwards")),
-        "over_published": _over(median, seen.get("published")),
+        "over_reference": _over(median, seen.get("reference")),
         "peak_bytes": peak,
         "over_inference": round(peak / inference, 4) if peak and inference else None,
         "tokens_a_second": None if median is None else round(case.batch * case.tokens / median, 1),

@@ -1,4 +1,4 @@
-"""noback baseline: the yardsticks, on the same data and with the same evaluation."""
+"""noback baseline: what other methods give on the same data and with the same evaluation."""
 
 from __future__ import annotations
 

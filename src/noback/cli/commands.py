@@ -46,7 +46,7 @@ def add_log_to(parser: argparse.ArgumentParser) -> None:
 
 
 def add_watching(parser: argparse.ArgumentParser) -> None:
-    """What is looked at while a run goes; nothing of it changes the run's bits."""
+    """What is measured while a run goes; nothing of it changes the run's bits."""
     add_log_to(parser)
     parser.add_argument(
         "--health-every", metavar="N",

@@ -69,7 +69,7 @@ class Display(Silent):
             self.close()
 
     def evaluated(self, step: int, score: Score) -> None:
-        """The validation set was looked at."""
+        """The validation set was evaluated."""
         if score.accuracy is None:
             self._validation = f"validation reward {score.score:.3f}"
             text = f"step {step}  {self._validation}"

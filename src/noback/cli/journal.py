@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
     values = {
         "header": contents.header,
         "records": [dataclasses.asdict(record) for record in contents.steps],
-        "evaluations": [dataclasses.asdict(look) for look in contents.evaluations],
+        "evaluations": [dataclasses.asdict(one) for one in contents.evaluations],
         "eps_changes": [dataclasses.asdict(change) for change in contents.eps_changes],
         "bytes": contents.sound_bytes + contents.torn_bytes,
         "record_bytes": contents.record_bytes,
@@ -53,13 +53,12 @@ def _text(contents: Contents) -> str:
     ]
     if contents.torn_bytes:
         lines.append(f"the last {contents.torn_bytes} bytes are a torn record; resume drops them")
-    looks = {look.step: look for look in contents.evaluations}
+    evaluations = {one.step: one for one in contents.evaluations}
     changes = {change.step: change for change in contents.eps_changes}
     for step in range(len(contents.steps) + 1):
-        if step in looks:
-            lines.append(
-                f"after {step:6d} steps  validation score {looks[step].score:.4f}  loss {looks[step].loss:.4f}"
-            )
+        if step in evaluations:
+            found = evaluations[step]
+            lines.append(f"after {step:6d} steps  validation score {found.score:.4f}  loss {found.loss:.4f}")
         if step in changes:
             lines.append(f"from step {step:4d}  eps {changes[step].eps:g}")
         if step < len(contents.steps):

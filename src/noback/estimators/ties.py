@@ -1,4 +1,4 @@
-"""Ties: a staircase objective gives a slope of exactly zero where no answer flips; a larger eps flips more of them."""
+"""Ties: a piecewise constant objective has a slope of exactly zero where no answer flips; a larger eps flips more."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class AdaptTies:
     target: float = option(0.2, "the share of zero slopes that is small enough")
     largest: float | None = option(None, "eps is never raised above this; none: 0.01, or ten times eps if that is more")
     factor: float = option(2.0, "by how much eps is raised at a time")
-    window: int = option(16, "steps that are looked at before eps is raised")
+    window: int = option(16, "steps that are counted before eps is raised")
 
     def __post_init__(self) -> None:
         if self.largest is not None:

@@ -1,7 +1,7 @@
 """Objectives over label logits: those of a whole batch and its gold labels become one number, lower is better.
 
-`smooth` says whether any change of the weights changes the number. One that is not smooth is a staircase: its slope
-is exactly zero wherever no answer of the batch flips.
+`smooth` says whether any change of the weights changes the number. One that is not smooth is piecewise constant: its
+slope is exactly zero wherever no answer of the batch flips.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class CrossEntropy(Objective):
 
 @dataclass(frozen=True, slots=True)
 class Accuracy(Objective):
-    """1 - accuracy: a staircase."""
+    """1 - accuracy: piecewise constant."""
 
     kind: ClassVar[str] = "accuracy"
     smooth: ClassVar[bool] = False
@@ -60,7 +60,7 @@ class Accuracy(Objective):
 
 @dataclass(frozen=True, slots=True)
 class MacroF1(Objective):
-    """1 - the mean F1 of the labels, over the whole batch at once: a staircase that no mean of examples gives."""
+    """1 - the mean F1 of the labels, over the whole batch at once: piecewise constant, and no mean of examples."""
 
     kind: ClassVar[str] = "macro_f1"
     smooth: ClassVar[bool] = False

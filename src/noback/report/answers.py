@@ -58,10 +58,10 @@ def confusion_table(table: Confusion, labels: list[str]) -> Table:
 
 def majorities(run: ReadRun) -> list[Majority]:
     """The most frequent answer wherever a confusion matrix is known."""
-    looks = run.lines("validation")
+    evaluations = run.lines("validation")
     places = [
         (_BEFORE, run.last("zero_shot")), ("test, best", run.last("test", at="best")),
-        ("test, last", run.last("test", at="final")), ("validation, newest", looks[-1] if looks else {}),
+        ("test, last", run.last("test", at="final")), ("validation, newest", evaluations[-1] if evaluations else {}),
     ]  # fmt: skip
     found = []
     for where, line in places:

@@ -67,15 +67,15 @@ def _loss_title(runs: Runs) -> str:
     return words.get(kinds.pop(), "objective") if len(kinds) == 1 else "objective"
 
 
-def _looked(run: ReadRun, key: str) -> tuple[list[float], list[float]]:
-    """Steps and values of the looks that have one."""
-    looks = [(look, number_in(look, key)) for look in run.looks()]
-    found = [(float(look["step"]), value) for look, value in looks if value is not None]
+def _evaluated(run: ReadRun, key: str) -> tuple[list[float], list[float]]:
+    """Steps and values of the evaluations that have one."""
+    evaluations = [(one, number_in(one, key)) for one in run.evaluations()]
+    found = [(float(one["step"]), value) for one, value in evaluations if value is not None]
     return [step for step, _ in found], [value for _, value in found]
 
 
 def _dotted(index: int, run: ReadRun, key: str, **more: Any) -> list[go.Scatter]:
-    steps, values = _looked(run, key)
+    steps, values = _evaluated(run, key)
     return [_line(index, run, steps, values, mode="lines+markers", **more)] if steps else []
 
 
@@ -84,17 +84,19 @@ def _accuracy(runs: Runs) -> Chart | None:
     if not traces:
         return None
     shares = [share for trace in traces for share in trace.y]
-    room = max(0.1 * (max(shares) - min(shares)), 0.02)  # also where every look found the same
+    room = max(0.1 * (max(shares) - min(shares)), 0.02)  # also where every evaluation found the same
     shown = [max(min(shares) - room, -0.02), min(max(shares) + room, 1.02)]
     figure = drawn(traces, axis("step"), percent_axis("accuracy (%)", range=shown))
-    return Chart("accuracy", "Validation accuracy", figure, "One point a look.")
+    return Chart("accuracy", "Validation accuracy", figure, "One point an evaluation.")
 
 
 def _reward(runs: Runs) -> Chart | None:
     traces = [trace for index, run in runs.items() if run.has_reward for trace in _dotted(index, run, "score")]
     if not traces:
         return None
-    return Chart("reward", "Validation reward", drawn(traces, axis("step"), axis("mean reward")), "One point a look.")
+    return Chart(
+        "reward", "Validation reward", drawn(traces, axis("step"), axis("mean reward")), "One point an evaluation."
+    )
 
 
 def _validation_loss(runs: Runs) -> Chart | None:
@@ -105,7 +107,7 @@ def _validation_loss(runs: Runs) -> Chart | None:
         return None
     more: dict[str, Any] = {}
     run = next(iter(runs.values()))
-    if len(runs) == 1 and _looked(run, "objective")[1] not in ([], _looked(run, "loss")[1]):
+    if len(runs) == 1 and _evaluated(run, "objective")[1] not in ([], _evaluated(run, "loss")[1]):
         traces[0].update(name="cross-entropy (nats)")
         traces += _dotted(1, run, "objective", name=literal(f"objective ({run.option('objective.kind')})"))
         more = legend_above()
@@ -176,7 +178,9 @@ def _zeros(runs: Runs) -> Chart | None:
     if not any(share > 0 for trace in traces for share in trace.y):
         return None
     figure = drawn(traces, axis("step"), percent_axis("zero slopes (%)", range=[-0.04, 1.04]))
-    return Chart("zeros", "Share of slopes that are exactly zero", figure, "One point a window between two looks.")
+    return Chart(
+        "zeros", "Share of slopes that are exactly zero", figure, "One point a window between two evaluations."
+    )
 
 
 def _eps(runs: Runs) -> Chart | None:

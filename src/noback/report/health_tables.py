@@ -37,7 +37,7 @@ def health_tables(run: ReadRun) -> list[Table]:
     """Every table that has a row."""
     updates = [_with_relative(line) for line in run.lines("update")]
     found = [
-        _table("Slopes by window, from one look to the next", _WINDOW, run.lines("health"), "health"),
+        _table("Slopes by window, from one evaluation to the next", _WINDOW, run.lines("health"), "health"),
         _table("Noise of a slope: how far it differs, over a usual one", _NOISE, run.lines("slope_noise"), "noise"),
         _table("Updates: how far a step moves the weights", _UPDATE, updates, "update"),
         _table("Probes: the loss around a step", _PROBE, run.lines("probe"), "probe"),

@@ -91,13 +91,13 @@ class ReadRun:
             return EMPTY
         return FINISHED if self.last("result") else STOPPED
 
-    def looks(self) -> list[dict[str, Any]]:
-        """The looks at the validation set by step: the journal's, with what the metrics know besides."""
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The evaluations by step: the journal's, with what the metrics know besides."""
         found: dict[int, dict[str, Any]] = {}
-        for look in self.contents.evaluations if self.contents else []:
-            found[look.step] = {"step": look.step, "score": look.score, "loss": look.loss}
+        for one in self.contents.evaluations if self.contents else []:
+            found[one.step] = {"step": one.step, "score": one.score, "loss": one.loss}
             if self.header.get("task", {}).get("metric") == "accuracy":
-                found[look.step]["accuracy"] = look.score
+                found[one.step]["accuracy"] = one.score
         for line in self.lines("validation"):
             step = number_in(line, "step")
             if step is not None:

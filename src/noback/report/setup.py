@@ -79,17 +79,20 @@ def _facts(run: ReadRun) -> list[tuple[str, str]]:
 
 
 def cost_table(run: ReadRun) -> Table | None:
-    """Memory and time; of a run that is not finished, what its last look says."""
+    """Memory and time; of a run that is not finished, what its last evaluation says."""
     result, steps = run.last("result"), len(run.steps)
     seconds = number_in(result, "seconds")
     if seconds is None:
-        seconds = max((number_in(look, "seconds") or 0.0 for look in run.lines("validation")), default=None)
+        seconds = max((number_in(one, "seconds") or 0.0 for one in run.lines("validation")), default=None)
     if seconds is None:
         return None
     forwards = number_in(result, "forwards")
     rows = (
         (Cell("time"), figure(seconds, duration, "seconds")),
-        (Cell("time a step, looks included"), figure(seconds / steps if steps else None, duration, "seconds-a-step")),
+        (
+            Cell("time a step, evaluations included"),
+            figure(seconds / steps if steps else None, duration, "seconds-a-step"),
+        ),
         (Cell("forwards of a batch"), figure(forwards, short, "forwards")),
         (Cell("peak memory"), figure_in(result, "peak_memory_bytes", memory, "peak-memory")),
         (Cell("journal"), figure_in(result, "journal_bytes", memory, "journal-bytes")),

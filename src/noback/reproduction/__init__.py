@@ -1,7 +1,7 @@
 """Reproduction: a grid of runs, gone through resumably, and its table beside the published one."""
 
-from noback.reproduction.going import estimate, reproduce
 from noback.reproduction.grid import Cell, Grid, Method, grid_of, published, read_grid
+from noback.reproduction.grid_runner import estimate, reproduce
 from noback.reproduction.table import markdown, summarised
 
 __all__ = [

@@ -12,8 +12,8 @@ from typing import Any
 from noback.errors import InputError
 from noback.options import suggestion
 from noback.tasks.prompt import CHOICE, Prompt, parse_prompt
-from noback.tasks.soundness import CAUSAL, REWARD, check_spec
 from noback.tasks.template import Template, parse_template
+from noback.tasks.validation import CAUSAL, REWARD, check_spec
 
 _LIBRARY = Path(__file__).parent / "library"
 

@@ -39,8 +39,8 @@ def estimate(grid: Grid, watcher: Watcher) -> dict[str, Any]:
             steps = cell.config.steps if cell.method.baseline in (None, "adam") else 0
             batch = min(cell.config.batch, sizes["train"])
             cost = _ADAM_STEP if cell.method.baseline == "adam" else _STEP
-            looks = (steps // cell.config.steps_between_evaluations + 1) * sizes["validation"] + 3 * sizes["test"]
-            seconds += each * (steps * batch * cost + (looks if steps else sum(sizes.values())))
+            evaluated = (steps // cell.config.steps_between_evaluations + 1) * sizes["validation"] + 3 * sizes["test"]
+            seconds += each * (steps * batch * cost + (evaluated if steps else sum(sizes.values())))
             forwards += steps * (1 if cell.method.baseline == "adam" else cell.config.estimator.forwards)
         watcher.progress("timing a forward of each task", number, len(grid.tasks))
     return {"cells": len(grid.cells), "forwards": forwards, "seconds": round(seconds), "gaps": gaps}

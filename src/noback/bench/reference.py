@@ -1,4 +1,4 @@
-"""The published order of work: four out-of-place sweeps over the weights, and two forwards between them.
+"""The reference MeZO: four out-of-place sweeps over the weights, and two forwards between them.
 
 Each sweep seeds torch's generator anew and goes over the tensors in the order in which the model names them. It
 writes a new tensor for each, so the model's tensors change their place in memory.
@@ -21,7 +21,7 @@ def torch_noise(_name: str, tensor: Tensor) -> Tensor:
     return torch.normal(mean=0.0, std=1.0, size=tensor.shape, device=tensor.device, dtype=tensor.dtype)
 
 
-class PublishedStep:
+class ReferenceStep:
     """Takes steps of the published algorithm on the tuned tensors."""
 
     def __init__(
