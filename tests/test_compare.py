@@ -8,7 +8,7 @@ import pytest
 
 from noback import Accuracy, Full, Head, InputError, Lora, Prefix, RunConfig, Sgd, TwoSided
 from noback.compare import COMPARED, compare, objective_config, objective_title, resume_comparison
-from noback.epsilon import Probe, _for_smooth, _for_piecewise_constant, agreement, measure_eps
+from noback.epsilon import Probe, _for_piecewise_constant, _for_smooth, agreement, measure_eps
 from noback.folder import RunFolder
 from noback.journal import read_journal
 from noback.training import Interrupted
