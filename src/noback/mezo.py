@@ -138,7 +138,7 @@ class MeZO:
             "eps": self._estimator.eps,
             "directions": self._estimator.directions,
             "seed": self._seed,
-            "noise": self._weights.family.name,
+            "noise": self._weights.family.kind,
         }
 
     def _open_journal(self, path: Path) -> Journal:

@@ -36,9 +36,10 @@ from noback.late import MeanLoss, Scored, advance, scored
 from noback.objectives import METRICS, Function, LanguageModel, Reward, accuracy, answer_loss, confusion, cross_entropy
 from noback.snapshot import newest_snapshot
 from noback.tasks import Batch, Drawn, Task, TaskSpec, draw_examples, spec_for
+from noback.tensor_bytes import digest, packed, rounded_start, unpacked
 from noback.values import Estimate, Move, Score, direction_seeds
 from noback.watching import Silent, Watcher
-from noback.weights import Weights, digest, packed, rounded_start, unpacked
+from noback.weights import Weights
 
 _REPLAY_CHUNK = 64  # steps of a replay in one pass over the weights
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from noback import MeZO
-from noback.directions import FAMILIES, Place, philox_numba
+from noback.directions import FAMILIES, Place, philox
 from noback.estimators import TwoSided
 from noback.rules import Sgd
 from noback.values import Move, Term, direction_seeds
@@ -21,7 +21,7 @@ def quadratic(point: np.ndarray) -> float:
 
 
 def displaced(weight, family, moves):
-    return philox_numba.perturbed(weight, Place(1, 1), FAMILIES[family], moves)[:, :, 0]
+    return philox.perturbed(weight, Place(1, 1), FAMILIES[family], moves)[:, :, 0]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -1,8 +1,19 @@
 """Directions: noise that is a pure function of (seed, tensor, row, column)."""
 
 from noback.directions.drawing import drawn, tensor_id
-from noback.directions.families import FAMILIES, Family
+from noback.directions.families import FAMILIES, AnyNoise, Noise, check_noise
+from noback.directions.normal import Normal
 from noback.directions.philox import Place
-from noback.directions.sweeps import advance, perturb, perturb_together
+from noback.directions.rademacher import Rademacher
 
-__all__ = ["FAMILIES", "Family", "Place", "advance", "drawn", "perturb", "perturb_together", "tensor_id"]
+__all__ = [
+    "FAMILIES",
+    "AnyNoise",
+    "Noise",
+    "Normal",
+    "Place",
+    "Rademacher",
+    "check_noise",
+    "drawn",
+    "tensor_id",
+]

@@ -2,7 +2,7 @@
 
 A sweep goes band by band and, in a band, tile by tile of columns. A tile's Philox words are made once
 and serve all rows of the band and all points that share a seed. Kernels are serial and free of the
-interpreter's lock; a team of threads shares out the bands.
+interpreter's lock; a pool of threads shares out the bands.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from noback.directions.families import Family
+from noback.directions.families import Noise
 from noback.directions.philox import Array, Place, fold, mirrored
-from noback.directions.team import share_out
+from noback.directions.thread_pool import share_out
 from noback.values import Move
 
 _TILE_COLUMNS = 256  # a normal band's tile is 16 KiB of float32: half of a first-level cache
@@ -27,38 +27,15 @@ _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
 
 
-def perturbed(
-    weight: Array,
-    place: Place,
-    family: Family,
-    points: Sequence[Move],
-    rows: NDArray[np.int64] | None = None,
-    *,
-    out: Array | None = None,
-    threads: int = 1,
-) -> Array:
-    """As `philox.perturbed`; writes to `out` where one is given."""
-    if out is None:
-        count = len(weight) if rows is None else len(rows)
-        out = np.empty((len(points), count, weight.shape[1]), dtype=weight.dtype)
-    perturb([(out, weight, place)], family, points, rows, threads=threads)
-    return out
-
-
 def perturb(
-    parts: Sequence[tuple[Array, Array, Place]],
-    family: Family,
-    points: Sequence[Move],
-    rows: NDArray[np.int64] | None = None,
-    *,
-    threads: int = 1,
-) -> None:
-    """Write each array (or its chosen rows) at each point to its `out`; the threads take chunks of bands in turn."""
-    folded = (np.int64(family.bits), *_folded(family, tuple(points)))
+    parts: Sequence[tuple[Array, Array, Place]], noise: Noise, points: Sequence[Move],
+    rows: NDArray[np.int64] | None = None, *, threads: int = 1,
+) -> None:  # fmt: skip
+    """As `philox.perturb`; all arrays are cut into chunks of bands that the threads take in turn."""
+    band, folded = 128 // noise.bits, (np.int64(noise.bits), *_folded(noise, tuple(points)))
     chunks = []
     for out, weight, place in parts:
-        whole = (len(weight), place.first_row, family.band)
-        chosen, groups = _whole(*whole) if rows is None else _grouped(rows, family.band)
+        chosen, groups = _whole(len(weight), place.first_row, band) if rows is None else _grouped(rows, band)
         both = (weight.dtype != np.float32, *_as_both(weight), *_as_both(out))
         where = (np.int64(place.first_row), *_where(place), *folded)
         bands = len(groups) - 1
@@ -67,18 +44,19 @@ def perturb(
     share_out(threads if len(chunks) > 1 else 1, _perturb, chunks)
 
 
-def advance(parts: Sequence[tuple[Array, Place]], family: Family, moves: Sequence[Move], *, threads: int = 1) -> None:
+def advance(parts: Sequence[tuple[Array, Place]], noise: Noise, moves: Sequence[Move], *, threads: int = 1) -> None:
     """As `philox.advance`; all arrays are cut into chunks of bands that the threads take in turn."""
+    band = 128 // noise.bits
     for begin in range(0, len(moves), _MOVES_A_PASS):
         some = moves[begin : begin + _MOVES_A_PASS]
         decays = np.array([move.decay for move in some], dtype=np.float32)
         rounding = np.array([move.rounding_seed for move in some], dtype=np.uint64)
-        packed = (np.int64(family.bits), *_terms(family, some), decays, rounding)
+        packed = (np.int64(noise.bits), *_terms(noise, some), decays, rounding)
         chunks = []
         for weight, place in parts:
             both = (weight.dtype != np.float32, *_as_both(weight))
             where = (np.int64(place.first_row), *_where(place), *packed)
-            bands = (place.first_row + len(weight) - 1) // family.band - place.first_row // family.band + 1
+            bands = (place.first_row + len(weight) - 1) // band - place.first_row // band + 1
             step = _bands_a_chunk(weight.size, bands)
             chunks += [(*both, first, min(first + step, bands), *where) for first in range(0, bands, step)]
         share_out(threads, _advance, chunks)
@@ -88,22 +66,22 @@ def _bands_a_chunk(elements: int, bands: int) -> int:
     return max(bands * _CHUNK // elements, 1)
 
 
-def _terms(family: Family, moves: Sequence[Move]) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.float32]]:
+def _terms(noise: Noise, moves: Sequence[Move]) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.float32]]:
     """The moves' seeds one after the other, where each move's begin, and their folded tables."""
     terms = [term for move in moves for term in move.terms]
     starts = np.cumsum([0] + [len(move.terms) for move in moves], dtype=np.int64)
-    tables = np.empty((max(len(terms), 1), len(family.values)), dtype=np.float32)
+    tables = np.empty((max(len(terms), 1), len(noise.values)), dtype=np.float32)
     for index, term in enumerate(terms):
-        tables[index] = fold(family, term.coefficient)
+        tables[index] = fold(noise, term.coefficient)
     return np.array([term.seed for term in terms], dtype=np.uint64), starts, tables
 
 
 @lru_cache(maxsize=4)
 def _folded(
-    family: Family, points: tuple[Move, ...]
+    noise: Noise, points: tuple[Move, ...]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], bool]:
     """The points' terms with each seed once, and whether they are mirrored: the same for every tensor of a step."""
-    term_seeds, starts, tables = _terms(family, points)
+    term_seeds, starts, tables = _terms(noise, points)
     seeds, seed_of_term = np.unique(term_seeds, return_inverse=True)
     return seeds, seed_of_term.astype(np.int64), starts, tables, mirrored(points)
 
