@@ -104,12 +104,8 @@ def _where(place: Place) -> tuple[np.uint64, np.uint64, np.uint32]:
 
 def _as_both(array: Array) -> tuple[NDArray[np.float32], NDArray[np.uint16]]:
     """The array under its own type, and an empty one of the other: one compiled kernel serves both."""
-    if array.dtype == np.float32:
-        return array, _NONE[array.ndim, np.uint16]
-    return _NONE[array.ndim, np.float32], array
-
-
-_NONE = {(ndim, kind): np.empty((0,) * ndim, dtype=kind) for ndim in (2, 3) for kind in (np.float32, np.uint16)}
+    none = (0,) * array.ndim
+    return (array, np.empty(none, np.uint16)) if array.dtype == np.float32 else (np.empty(none, np.float32), array)
 
 
 @njit(cache=True, nogil=True)
@@ -163,27 +159,22 @@ def _scale(tile, factor, count):
 
 
 @njit(cache=True, nogil=True)
-def _load(tile, row, count):
+def _copy(target, row, count):
     for j in range(count):
-        tile[j] = row[j]
+        target[j] = row[j]
 
 
 @njit(cache=True, nogil=True)
-def _load_bfloat16(tile, row, count):
+def _widen(tile, row, count):
+    """Read bfloat16."""
     bits = tile.view(np.uint32)
     for j in range(count):
         bits[j] = np.uint32(row[j]) << np.uint32(16)
 
 
 @njit(cache=True, nogil=True)
-def _store(row, tile, count):
-    for j in range(count):
-        row[j] = tile[j]
-
-
-@njit(cache=True, nogil=True)
-def _store_bfloat16(row, tile, count):
-    """Write the tile's row to nearest, ties to even."""
+def _narrow(row, tile, count):
+    """Write bfloat16, to nearest, ties to even."""
     bits = tile.view(np.uint32)
     for j in range(count):
         x = bits[j]
@@ -212,15 +203,15 @@ def _round(tile, words, shift, count):
 @njit(cache=True, nogil=True)
 def _perturb(
     half, w32, w16, out32, out16, rows, groups, first_row, first_column, columns, tensor, bits,
-    seeds, seed_of_term, starts, tables, paired,
+    seeds, seed_of_term, starts, tables, mirrored,
 ):  # fmt: skip
     band = 128 // bits
     mask = np.uint32((1 << bits) - 1)
+    points, paired = len(starts) - 1, mirrored and not half  # by twos each other's minus: one look-up serves both
     width = w16.shape[1] if half else w32.shape[1]
     step = min(_TILE_COLUMNS, width)
     words = np.empty((len(seeds), 4, step), dtype=np.uint32)
     tile = np.empty(step, dtype=np.float32)
-    sides = np.empty((3, step), dtype=np.float32)
     for group in range(len(groups) - 1):
         here = rows[groups[group]] // band
         for begin in range(0, width, step):
@@ -229,30 +220,22 @@ def _perturb(
             for s in range(len(seeds)):
                 _words(words[s], seeds[s], here, first_column + np.uint64(begin), count, columns, tensor, 0)
             for index in range(groups[group], groups[group + 1]):
-                local = rows[index] - first_row
-                first_bit = (rows[index] % band) * bits
-                shift = np.uint32(first_bit % 32)
-                for point in range(0, len(starts) - 1 if paired else 0, 2):  # one term each, by twos each other's minus
-                    numbers = words[seed_of_term[point], first_bit // 32]
+                local, first_bit = rows[index] - first_row, (rows[index] % band) * bits
+                word, shift = first_bit // 32, np.uint32(first_bit % 32)
+                for point in range(0, points if paired else 0, 2):
+                    plus, minus = out32[point, index, begin:end], out32[point + 1, index, begin:end]
+                    numbers = words[seed_of_term[point], word]
+                    _add_both(plus, minus, w32[local, begin:end], tile, numbers, tables[point], shift, mask, count)
+                for point in range(0 if paired else points):
+                    value = tile if half else out32[point, index, begin:end]
                     if half:
-                        _load_bfloat16(tile, w16[local, begin:end], count)
-                        _add_both(sides[0], sides[1], tile, sides[2], numbers, tables[point], shift, mask, count)
-                        _store_bfloat16(out16[point, index, begin:end], sides[0], count)
-                        _store_bfloat16(out16[point + 1, index, begin:end], sides[1], count)
+                        _widen(value, w16[local, begin:end], count)
                     else:
-                        plus, minus = out32[point, index, begin:end], out32[point + 1, index, begin:end]
-                        _add_both(plus, minus, w32[local, begin:end], tile, numbers, tables[point], shift, mask, count)
-                for point in range(0 if paired else len(starts) - 1):
-                    if half:
-                        _load_bfloat16(tile, w16[local, begin:end], count)
-                    else:
-                        _load(tile, w32[local, begin:end], count)
+                        _copy(value, w32[local, begin:end], count)
                     for term in range(starts[point], starts[point + 1]):
-                        _add(tile, words[seed_of_term[term], first_bit // 32], tables[term], shift, mask, count)
+                        _add(value, words[seed_of_term[term], word], tables[term], shift, mask, count)
                     if half:
-                        _store_bfloat16(out16[point, index, begin:end], tile, count)
-                    else:
-                        _store(out32[point, index, begin:end], tile, count)
+                        _narrow(out16[point, index, begin:end], value, count)
 
 
 @njit(cache=True, nogil=True)
@@ -266,37 +249,28 @@ def _advance(
     step = min(_TILE_COLUMNS, width)
     words = np.empty((4, step), dtype=np.uint32)
     tile = np.empty((band, step), dtype=np.float32)
-    copied = half or len(decays) > 1  # many moves go faster in a tile of its own, one does not
     for index in range(first_band, last_band):
         here = first_row // band + index
         first, last = max(here * band - first_row, 0), min((here + 1) * band - first_row, height)
         for begin in range(0, width, step):
             count = min(step, width - begin)
-            end = begin + count
-            column = first_column + np.uint64(begin)
-            for local in range(first, last):
-                if half:
-                    _load_bfloat16(tile[local - first], w16[local, begin:end], count)
-                elif copied:
-                    _load(tile[local - first], w32[local, begin:end], count)
+            end, column = begin + count, first_column + np.uint64(begin)
+            for local in range(first, last if half else first):
+                _widen(tile[local - first], w16[local, begin:end], count)
             for move in range(len(decays)):
                 if decays[move] != np.float32(1.0):
                     for local in range(first, last):
-                        _scale(tile[local - first] if copied else w32[local, begin:end], decays[move], count)
+                        _scale(tile[local - first] if half else w32[local, begin:end], decays[move], count)
                 for term in range(starts[move], starts[move + 1]):
                     _words(words, term_seeds[term], here, column, count, columns, tensor, 0)
                     for local in range(first, last):
                         first_bit = ((local + first_row) % band) * bits
-                        row = tile[local - first] if copied else w32[local, begin:end]
-                        _add(row, words[first_bit // 32], tables[term], np.uint32(first_bit % 32), mask, count)
-                if half:
-                    for local in range(first, last):
-                        number = local + first_row
-                        if local == first or number % 8 == 0:
-                            _words(words, rounding[move], number // 8, column, count, columns, tensor, 1)
-                        _round(tile[local - first], words[(number % 8) // 2], np.uint32(16 * (number % 2)), count)
-            for local in range(first, last):
-                if half:
-                    _store_bfloat16(w16[local, begin:end], tile[local - first], count)
-                elif copied:
-                    _store(w32[local, begin:end], tile[local - first], count)
+                        value = tile[local - first] if half else w32[local, begin:end]
+                        _add(value, words[first_bit // 32], tables[term], np.uint32(first_bit % 32), mask, count)
+                for local in range(first, last if half else first):
+                    number = local + first_row
+                    if local == first or number % 8 == 0:
+                        _words(words, rounding[move], number // 8, column, count, columns, tensor, 1)
+                    _round(tile[local - first], words[(number % 8) // 2], np.uint32(16 * (number % 2)), count)
+            for local in range(first, last if half else first):
+                _narrow(w16[local, begin:end], tile[local - first], count)
