@@ -139,6 +139,8 @@ class Weights:
 
         `coefficients`, float64 [seeds], are where the tensors are.
         """
+        if coefficients.shape != (len(seeds),):
+            raise ValueError(f"{len(seeds)} seeds and coefficients of shape {tuple(coefficients.shape)}")
         self.look()
         self._backend.advance([Move(tuple(Term(seed, 0.0) for seed in seeds), decay)], coefficients)
 

@@ -65,7 +65,7 @@ def test_a_move_along_directions_is_the_move_of_those_terms_in_their_order(terms
 
 def test_as_many_coefficients_as_directions_are_expected():
     weights = weights_of(tiny_model("bert", vocab=50))
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(ValueError, match="2 seeds and coefficients of shape"):
         weights.advance_along([1, 2], torch.zeros(3, dtype=torch.float64), 1.0)
 
 

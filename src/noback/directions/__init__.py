@@ -6,14 +6,4 @@ from noback.directions.normal import Normal
 from noback.directions.philox import Place
 from noback.directions.rademacher import Rademacher
 
-__all__ = [
-    "FAMILIES",
-    "AnyNoise",
-    "Noise",
-    "Normal",
-    "Place",
-    "Rademacher",
-    "check_noise",
-    "drawn",
-    "tensor_id",
-]
+__all__ = ["FAMILIES", "AnyNoise", "Noise", "Normal", "Place", "Rademacher", "check_noise", "drawn", "tensor_id"]

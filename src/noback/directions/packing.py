@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from noback.directions.families import Noise
-from noback.directions.philox import fold, mirrored
+from noback.directions.philox import fold
 from noback.values import Move
 
 Order = tuple[int, ...]
@@ -38,7 +38,9 @@ class Packed:
 def order_of(moves: Sequence[Move]) -> Order:
     """What of the moves a kernel or a captured forward depends on: shared seeds, mirrored points, terms of each."""
     together = _shared(moves)
-    return (together, together == 2 and mirrored(moves), *(len(move.terms) for move in moves))
+    sides = [move.terms[0].coefficient for move in moves] if together == 2 else []
+    opposite = bool(sides) and all(0.0 != one == -other for one, other in zip(sides[::2], sides[1::2], strict=True))
+    return (together, opposite, *(len(move.terms) for move in moves))
 
 
 def pack(noise: Noise, moves: Sequence[Move]) -> NDArray[np.int32]:

@@ -78,15 +78,6 @@ def fold(noise: Noise, coefficient: float) -> NDArray[np.float32]:
         return (noise.values.astype(np.float64) * coefficient).astype(np.float32)
 
 
-def mirrored(points: Sequence[Move]) -> bool:
-    """Whether the points are, by twos, one term and its opposite: the sides of two-sided probes."""
-    if not points or len(points) % 2 or any(len(point.terms) != 1 for point in points):
-        return False
-    terms = [point.terms[0] for point in points]
-    pairs = zip(terms[::2], terms[1::2], strict=True)
-    return all(one.seed == other.seed and 0.0 != one.coefficient == -other.coefficient for one, other in pairs)
-
-
 def perturbed(
     weight: Array, place: Place, noise: Noise, points: Sequence[Move], rows: NDArray[np.int64] | None = None
 ) -> Array:

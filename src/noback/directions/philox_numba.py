@@ -9,19 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from noback.directions.families import Noise
-from noback.directions.philox import Array, Place, fold, mirrored
+from noback.directions.philox import Array, Place, fold
 from noback.directions.thread_pool import share_out
 from noback.values import Move
 
 _TILE_COLUMNS = 256  # a normal band's tile is 16 KiB of float32: half of a first-level cache
 _CHUNK = 262_144  # elements that a thread takes at a time: about a fifth of a millisecond
 _MOVES_A_PASS = 512  # bounds the folded tables to half a megabyte
+
+Arrays = tuple[NDArray[Any], ...]
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
@@ -37,7 +40,7 @@ def perturb(
     for out, weight, place in parts:
         chosen, groups = _whole(len(weight), place.first_row, band) if rows is None else _grouped(rows, band)
         both = (weight.dtype != np.float32, *_as_both(weight), *_as_both(out))
-        where = (np.int64(place.first_row), *_where(place), *folded)
+        where = (*_where(place), *folded)
         bands = len(groups) - 1
         step = _bands_a_chunk(out.size, bands) if threads > 1 else bands
         chunks += [(*both, chosen, groups[first : first + step + 1], *where) for first in range(0, bands, step)]
@@ -55,7 +58,7 @@ def advance(parts: Sequence[tuple[Array, Place]], noise: Noise, moves: Sequence[
         chunks = []
         for weight, place in parts:
             both = (weight.dtype != np.float32, *_as_both(weight))
-            where = (np.int64(place.first_row), *_where(place), *packed)
+            where = (*_where(place), *packed)
             bands = (place.first_row + len(weight) - 1) // band - place.first_row // band + 1
             step = _bands_a_chunk(weight.size, bands)
             chunks += [(*both, first, min(first + step, bands), *where) for first in range(0, bands, step)]
@@ -66,7 +69,7 @@ def _bands_a_chunk(elements: int, bands: int) -> int:
     return max(bands * _CHUNK // elements, 1)
 
 
-def _terms(noise: Noise, moves: Sequence[Move]) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.float32]]:
+def _terms(noise: Noise, moves: Sequence[Move]) -> Arrays:
     """The moves' seeds one after the other, where each move's begin, and their folded tables."""
     terms = [term for move in moves for term in move.terms]
     starts = np.cumsum([0] + [len(move.terms) for move in moves], dtype=np.int64)
@@ -77,32 +80,31 @@ def _terms(noise: Noise, moves: Sequence[Move]) -> tuple[NDArray[np.uint64], NDA
 
 
 @lru_cache(maxsize=4)
-def _folded(
-    noise: Noise, points: tuple[Move, ...]
-) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], bool]:
-    """The points' terms with each seed once, and whether they are mirrored: the same for every tensor of a step."""
+def _folded(noise: Noise, points: tuple[Move, ...]) -> Arrays:
+    """The points' terms with each seed once: the same for every tensor of a step."""
     term_seeds, starts, tables = _terms(noise, points)
     seeds, seed_of_term = np.unique(term_seeds, return_inverse=True)
-    return seeds, seed_of_term.astype(np.int64), starts, tables, mirrored(points)
+    return seeds, seed_of_term.astype(np.int64), starts, tables
 
 
 @lru_cache(maxsize=256)
-def _whole(rows: int, first_row: int, band: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _whole(rows: int, first_row: int, band: int) -> Arrays:
     return _grouped(np.arange(first_row, first_row + rows, dtype=np.int64), band)
 
 
-def _grouped(rows: NDArray[np.int64], band: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _grouped(rows: NDArray[np.int64], band: int) -> Arrays:
     """The ascending rows, and where among them each band begins, at the end their number."""
     bands = rows // band
     begins = np.flatnonzero(np.diff(bands, prepend=bands[:1] - 1))
     return rows, np.append(begins, len(rows)).astype(np.int64)
 
 
-def _where(place: Place) -> tuple[np.uint64, np.uint64, np.uint32]:
-    return np.uint64(place.first_column), np.uint64(place.columns), np.uint32(place.tensor)
+def _where(place: Place) -> tuple[Any, ...]:
+    first = np.int64(place.first_row), np.uint64(place.first_column)
+    return *first, np.uint64(place.columns), np.uint32(place.tensor)
 
 
-def _as_both(array: Array) -> tuple[NDArray[np.float32], NDArray[np.uint16]]:
+def _as_both(array: Array) -> Arrays:
     """The array under its own type, and an empty one of the other: one compiled kernel serves both."""
     none = (0,) * array.ndim
     return (array, np.empty(none, np.uint16)) if array.dtype == np.float32 else (np.empty(none, np.float32), array)
@@ -139,17 +141,6 @@ def _words(words, seed, band, first_column, count, columns, tensor, stream):
 def _add(tile, words, table, shift, mask, count):
     for j in range(count):
         tile[j] += table[np.uint64((words[j] >> shift) & mask)]
-
-
-@njit(cache=True, nogil=True)
-def _add_both(plus, minus, row, noise, words, table, shift, mask, count):
-    """The row plus the noise and minus it, from one look-up."""
-    for j in range(count):
-        noise[j] = table[np.uint64((words[j] >> shift) & mask)]
-    for j in range(count):
-        plus[j] = row[j] + noise[j]
-    for j in range(count):
-        minus[j] = row[j] - noise[j]
 
 
 @njit(cache=True, nogil=True)
@@ -203,11 +194,10 @@ def _round(tile, words, shift, count):
 @njit(cache=True, nogil=True)
 def _perturb(
     half, w32, w16, out32, out16, rows, groups, first_row, first_column, columns, tensor, bits,
-    seeds, seed_of_term, starts, tables, mirrored,
+    seeds, seed_of_term, starts, tables,
 ):  # fmt: skip
     band = 128 // bits
     mask = np.uint32((1 << bits) - 1)
-    points, paired = len(starts) - 1, mirrored and not half  # by twos each other's minus: one look-up serves both
     width = w16.shape[1] if half else w32.shape[1]
     step = min(_TILE_COLUMNS, width)
     words = np.empty((len(seeds), 4, step), dtype=np.uint32)
@@ -222,11 +212,7 @@ def _perturb(
             for index in range(groups[group], groups[group + 1]):
                 local, first_bit = rows[index] - first_row, (rows[index] % band) * bits
                 word, shift = first_bit // 32, np.uint32(first_bit % 32)
-                for point in range(0, points if paired else 0, 2):
-                    plus, minus = out32[point, index, begin:end], out32[point + 1, index, begin:end]
-                    numbers = words[seed_of_term[point], word]
-                    _add_both(plus, minus, w32[local, begin:end], tile, numbers, tables[point], shift, mask, count)
-                for point in range(0 if paired else points):
+                for point in range(len(starts) - 1):
                     value = tile if half else out32[point, index, begin:end]
                     if half:
                         _widen(value, w16[local, begin:end], count)

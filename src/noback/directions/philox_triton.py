@@ -37,27 +37,17 @@ _MOVES_A_PASS = 512
 _NARROW = 64  # a matrix of fewer columns goes element by element
 
 
-@dataclass(frozen=True, slots=True)
-class _Tile:
-    """Sixteen rows of a matrix by `vector` columns a thread: what a program sweeps. Any gives the same bits."""
+def _tile(vector: int, warps: int, registers: int | None = None) -> dict[str, Any]:
+    """What a kernel is compiled for that sweeps 16 rows by `vector` columns a thread. Any gives the same bits.
 
-    vector: int
-    warps: int
-    registers: int | None = None  # a thread's, at most: fewer let more programs run side by side
-
-    @property
-    def columns(self) -> int:
-        return self.vector * 32 * self.warps
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What a kernel is compiled for."""
-        return {"VECTOR": self.vector, "BLOCK": self.columns, "num_warps": self.warps, "maxnreg": self.registers}
+    `registers`: a thread's, at most; fewer let more programs run side by side.
+    """
+    return {"VECTOR": vector, "BLOCK": vector * 32 * warps, "num_warps": warps, "maxnreg": registers}
 
 
 # The fastest on an H200.
-_ADVANCED = {torch.float32: _Tile(2, 2), torch.bfloat16: _Tile(4, 2, 128)}
-_PERTURBED = _Tile(2, 2)
+_ADVANCED = {torch.float32: _tile(2, 2), torch.bfloat16: _tile(4, 2, registers=128)}
+_PERTURBED = _tile(2, 2)
 
 
 class TritonBackend:
@@ -68,8 +58,7 @@ class TritonBackend:
         self._device = next(iter(parts.values())).tensor.device
         self._index = self._device.index if self._device.type == "cuda" else -1  # -1: Triton's interpreter on a CPU
         self._values = torch.from_numpy(noise.values.astype(np.float64)).to(self._device)
-        types = dict.fromkeys(part.tensor.dtype for part in parts.values())
-        self._plans = [plan for dtype in types for plan in _plans(_of(parts, dtype), _ADVANCED[dtype])]
+        self._plans = [plan for dtype, tile in _ADVANCED.items() for plan in _plans(parts, tile, dtype)]
         small = [plan for plan in self._plans if plan.kernel is advance_elements]
         self.small: Sequence[str] = tuple(name for plan in small for name in plan.shapes)
         self.alone: Collection[str] = frozenset(name for name, part in parts.items() if not _is_even(part))
@@ -85,7 +74,8 @@ class TritonBackend:
     def prepare(self, names: Sequence[str]) -> None:
         """Make the plan of a group: while a forward is captured nothing can be brought to the device."""
         if tuple(names) not in self._groups:
-            self._groups[tuple(names)] = _plans({name: self._parts[name] for name in names}, _PERTURBED)
+            group = {name: self._parts[name] for name in names}
+            self._groups[tuple(names)] = _plans(group, _PERTURBED, group[names[0]].tensor.dtype)
 
     def perturb(self, name: str, points: Sequence[Move], rows: Tensor | None = None, only: int | None = None) -> Tensor:
         """The tensor (or its chosen rows) at each point, or at one of them: [points, *shape]."""
@@ -94,8 +84,15 @@ class TritonBackend:
             rows = torch.arange(len(part.tensor), device=self._device) + part.place.first_row
         if rows is not None:
             return self.look_up(name, points, rows.repeat(count, 1), only)
+        packed, weight, place = self._brought(points), part.matrix, part.place
         out = part.tensor.new_empty((count, *part.tensor.shape))
-        self._perturb_tiles(out, part, self._brought(points), only)
+        options = packed.options if only is None else {"SHARED": 0, "MIRRORED": False, "ALONE": False}
+        bands = (place.first_row + len(weight) - 1) // _ROWS - place.first_row // _ROWS + 1
+        with torch.cuda.device(self._index):
+            perturb_tiles[(triton.cdiv(weight.shape[1], _PERTURBED["BLOCK"]), bands)](
+                weight, out, packed.words, only or 0, count, packed.count, packed.terms, *weight.shape, *_where(place),
+                **options, **_PERTURBED, BITS=self._noise.bits, MASKED=name in self.alone, enable_fp_fusion=False,
+            )  # fmt: skip
         return out
 
     def perturb_together(self, names: Sequence[str], points: Sequence[Move]) -> dict[str, Tensor]:
@@ -108,14 +105,13 @@ class TritonBackend:
 
     def look_up(self, name: str, points: Sequence[Move], ids: Tensor, only: int | None = None) -> Tensor:
         """Rows `ids` of the tensor, the ids of each point one after the other: [*ids, *row]."""
-        part, packed, count = self._parts[name], self._brought(points), ids.numel()
+        part, packed, count = self._parts[name], self._brought(points), len(points) if only is None else 1
         out = part.tensor.new_empty((*ids.shape, *part.tensor.shape[1:]))
-        first, some = (0, packed.count) if only is None else (only, 1)
         width = part.matrix.shape[1]
         block = min(max(triton.next_power_of_2(width), 16), 1024)
         with torch.cuda.device(self._index):
-            perturb_rows[(count, triton.cdiv(width, block))](
-                part.matrix, out, packed.words, ids.reshape(-1), first, count // some, packed.terms, width,
+            perturb_rows[(ids.numel(), triton.cdiv(width, block))](
+                part.matrix, out, packed.words, ids.reshape(-1), only or 0, ids.numel() // count, packed.terms, width,
                 *_where(part.place), BITS=self._noise.bits, BLOCK=block, num_warps=4, enable_fp_fusion=False,
             )  # fmt: skip
         return out
@@ -146,19 +142,6 @@ class TritonBackend:
             packed.words.copy_(words, non_blocking=True)
             self._placed[order] = (tuple(moves), packed)
         return packed
-
-    def _perturb_tiles(self, out: Tensor, part: Part, packed: Packed, only: int | None) -> None:
-        weight, place = part.matrix, part.place
-        height, width = weight.shape
-        first, count = (0, packed.count) if only is None else (only, 1)
-        options = packed.options if only is None else {"SHARED": 0, "MIRRORED": False, "ALONE": False}
-        bands = (place.first_row + height - 1) // _ROWS - place.first_row // _ROWS + 1
-        with torch.cuda.device(self._index):
-            perturb_tiles[(triton.cdiv(width, _PERTURBED.columns), bands)](
-                weight, out, packed.words, first, count, packed.count, packed.terms, height, width, *_where(place),
-                **options, **_PERTURBED.options, BITS=self._noise.bits, MASKED=not _is_even(part),
-                enable_fp_fusion=False,
-            )  # fmt: skip
 
     def _sweep(self, packed: Packed, *, decays: bool) -> None:
         """Advance plainly; one move the second time captured and from then on replayed, which is one launch."""
@@ -212,13 +195,14 @@ class _Plan:
         }
 
 
-def _plans(parts: Mapping[str, Part], tile: _Tile) -> list[_Plan]:
-    """For tensors of one type: whole tiles, tiles that reach over an edge, and what goes element by element."""
-    chunks: dict[str, list[Any]] = {"whole": [], "edge": [], "element": []}
+def _plans(parts: Mapping[str, Part], tile: Mapping[str, Any], dtype: torch.dtype) -> list[_Plan]:
+    """For the tensors of a type: whole tiles, tiles that reach over an edge, and what goes element by element."""
+    whole, edges, elements = [], [], []
     tiled: dict[str, tuple[int, int, int]] = {}
     small: dict[str, tuple[int, int, int]] = {}
     facts: list[list[int]] = []
-    for index, (name, part) in enumerate(parts.items()):
+    chosen = {name: part for name, part in parts.items() if part.tensor.dtype == dtype}
+    for index, (name, part) in enumerate(chosen.items()):
         (height, width), wide = part.matrix.shape, _is_wide(part.matrix)
         shapes = tiled if wide else small
         rows, columns, begin = list(shapes.values())[-1] if shapes else (0, 0, 0)
@@ -227,32 +211,28 @@ def _plans(parts: Mapping[str, Part], tile: _Tile) -> list[_Plan]:
         facts.append([part.tensor.data_ptr(), height, width, *_where(part.place), int(part.decayed), begin])
         if not wide:
             first = np.arange(0, part.tensor.numel(), _ELEMENTS)
-            chunks["element"].append(np.stack([np.full_like(first, index), first, np.zeros_like(first)], axis=1))
+            elements.append(np.stack([np.full_like(first, index), first, np.zeros_like(first)], axis=1))
             continue
         top, bottom = part.place.first_row, part.place.first_row + height
-        bands, begins = np.arange(top // _ROWS, (bottom - 1) // _ROWS + 1), np.arange(0, width, tile.columns)
+        bands, begins = np.arange(top // _ROWS, (bottom - 1) // _ROWS + 1), np.arange(0, width, tile["BLOCK"])
         band, column = (grid.ravel() for grid in np.meshgrid(bands, begins, indexing="ij"))
-        inside = (band * _ROWS >= top) & (band * _ROWS + _ROWS <= bottom) & (column + tile.columns <= width)
+        inside = (band * _ROWS >= top) & (band * _ROWS + _ROWS <= bottom) & (column + tile["BLOCK"] <= width)
         programs = np.stack([np.full_like(band, index), band, column], axis=1)
-        chunks["whole"].append(programs[inside])
-        chunks["edge"].append(programs[~inside])
-    first_tensor = next(iter(parts.values())).tensor
-    device, half = first_tensor.device, {"HALF": first_tensor.dtype == torch.bfloat16}
-    table = torch.tensor(facts, device=device)
+        whole.append(programs[inside])
+        edges.append(programs[~inside])
+    half = {"HALF": dtype == torch.bfloat16}
     kinds = (
-        (advance_tiles, "whole", {**half, **tile.options, "MASKED": False}, tiled),
-        (advance_tiles, "edge", {**half, **tile.options, "MASKED": True}, tiled),
-        (advance_elements, "element", {**half, "BLOCK": _ELEMENTS, "num_warps": 4}, small),
+        (advance_tiles, whole, {**half, **tile, "MASKED": False}, tiled),
+        (advance_tiles, edges, {**half, **tile, "MASKED": True}, tiled),
+        (advance_elements, elements, {**half, "BLOCK": _ELEMENTS, "num_warps": 4}, small),
     )
+    device = next(iter(parts.values())).tensor.device
+    table = torch.tensor(facts, device=device)
     return [
-        _Plan(kernel, torch.from_numpy(np.concatenate(chunks[kind])).to(device), table, options, shapes)
-        for kernel, kind, options, shapes in kinds
-        if sum(map(len, chunks[kind]))
+        _Plan(kernel, torch.from_numpy(np.concatenate(chunks)).to(device), table, options, shapes)
+        for kernel, chunks, options, shapes in kinds
+        if sum(map(len, chunks))
     ]
-
-
-def _of(parts: Mapping[str, Part], dtype: torch.dtype) -> dict[str, Part]:
-    return {name: part for name, part in parts.items() if part.tensor.dtype == dtype}
 
 
 def _padded(elements: int) -> int:
@@ -266,7 +246,7 @@ def _is_wide(matrix: Tensor) -> bool:
 def _is_even(part: Part) -> bool:
     """Whether the matrix consists of whole tiles only."""
     rows, columns = part.matrix.shape
-    whole = part.place.first_row % _ROWS == 0 and rows % _ROWS == 0 and columns % _PERTURBED.columns == 0
+    whole = part.place.first_row % _ROWS == 0 and rows % _ROWS == 0 and columns % _PERTURBED["BLOCK"] == 0
     return whole and _is_wide(part.matrix)
 
 
