@@ -129,10 +129,10 @@ class Weights:
         with torch._C.DisableTorchFunction():
             return self._backend.look_up(name, points, ids, only)
 
-    def advance(self, moves: Sequence[Move]) -> None:
-        """Apply the moves in their order, in one pass over each tensor."""
+    def advance(self, moves: Sequence[Move], *, coefficients: Tensor | None = None) -> None:
+        """Apply the moves in their order, in one pass over each tensor; `coefficients`: as `advance_along` has them."""
         self.look()
-        self._backend.advance(moves)
+        self._backend.advance(moves, coefficients)
 
     def advance_along(self, seeds: Sequence[int], coefficients: Tensor, decay: float) -> None:
         """Apply one move of any number of terms, in the order of their seeds; a GPU is not waited for.
@@ -141,8 +141,7 @@ class Weights:
         """
         if coefficients.shape != (len(seeds),):
             raise ValueError(f"{len(seeds)} seeds and coefficients of shape {tuple(coefficients.shape)}")
-        self.look()
-        self._backend.advance([Move(tuple(Term(seed, 0.0) for seed in seeds), decay)], coefficients)
+        self.advance([Move(tuple(Term(seed, 0.0) for seed in seeds), decay)], coefficients=coefficients)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Overwrite the tensors with others of the same names, shapes and dtypes."""
