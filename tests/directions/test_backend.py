@@ -1,9 +1,12 @@
 """The sweeps over tensors, as weights and engines use them."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from noback.directions import Place
+from noback.directions import Place, backend
 from noback.directions.backend import Part, backend_for
 from noback.directions.cpu_backend import CpuBackend
 from noback.values import Move, Term
@@ -86,3 +89,46 @@ def test_a_cut_has_the_bits_of_its_place_in_the_whole():
     part = Part(whole[7:, 4:].contiguous(), Place(5, 30, 7, 4), decayed=True)
     found = backend_for({"w": part}, Weights({"w": whole}).family)
     assert torch.equal(found.perturb("w", POINTS), expected.perturb("w", POINTS)[:, 7:, 4:])
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor that says it is on a GPU: its values are at hand only in a copy."""
+
+    is_cuda = True
+
+    def cpu(self):
+        return self.as_subclass(torch.Tensor).clone()
+
+    def numpy(self):
+        raise TypeError("it is on a GPU")
+
+
+@pytest.mark.parametrize("decay", [1.0, 0.9])
+def test_tensors_elsewhere_are_fetched_and_brought_back(decay):
+    made = {"w.weight": torch.randn(20, 6), "w.bias": torch.randn(9)}
+    noise = Weights(made).family
+    here, there = (
+        {name: Part(kind(tensor.clone()), Place(3, tensor.numel() // len(tensor)), "bias" not in name)
+         for name, tensor in made.items()}
+        for kind in (torch.Tensor, lambda tensor: tensor.as_subclass(Elsewhere))
+    )  # fmt: skip
+    one, other = CpuBackend(here, noise), CpuBackend(there, noise)
+    assert torch.equal(one.perturb("w.weight", POINTS), other.perturb("w.weight", POINTS))
+    moves = [Move(point.terms, decay) for point in POINTS]
+    one.advance(moves)
+    other.advance(moves)
+    for name, tensor in made.items():
+        assert torch.equal(here[name].tensor, there[name].tensor.cpu())
+        assert not torch.equal(here[name].tensor, tensor)
+
+
+@pytest.mark.parametrize("problem", [None, "it is missing"])
+def test_a_gpu_is_served_by_triton_where_that_runs(problem, monkeypatch):
+    stand_in = SimpleNamespace(TritonBackend=lambda parts, noise: ("triton", parts, noise))
+    monkeypatch.setitem(sys.modules, "noback.directions.philox_triton", stand_in)
+    monkeypatch.setattr(backend, "why_no_triton", lambda: problem)
+    on_gpu = {"w": Part(torch.zeros(4, 5).as_subclass(Elsewhere), Place(1, 5), decayed=True)}
+    found = backend_for(on_gpu, "noise")
+    assert isinstance(found, CpuBackend) if problem else found == ("triton", on_gpu, "noise")
+    on_cpu = {"w": Part(torch.zeros(4, 5), Place(1, 5), decayed=True)}
+    assert isinstance(backend_for(on_cpu, "noise"), CpuBackend)
