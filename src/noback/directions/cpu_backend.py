@@ -42,11 +42,23 @@ class CpuBackend:
         first, height = self._parts[name].place.first_row, len(self._parts[name].tensor)
         if rows is not None and not (first <= rows[0] and rows[-1] < first + height):
             raise IndexError(f"rows {int(rows[0])} to {int(rows[-1])} of {name!r}, which has {height}")
-        return self._perturbed([name], points if only is None else [points[only]], rows)[name]
+        return self.perturb_together([name], points if only is None else [points[only]], rows)[name]
 
-    def perturb_together(self, names: Sequence[str], points: Sequence[Move]) -> dict[str, Tensor]:
+    def perturb_together(
+        self, names: Sequence[str], points: Sequence[Move], rows: Tensor | None = None
+    ) -> dict[str, Tensor]:
         """The tensors at each point, shared out to the threads in one go: [points, *shape]."""
-        return self._perturbed(names, points)
+        found, arrays = {}, []
+        for name in names:
+            part = self._parts[name]
+            shape = (len(points), len(part.tensor) if rows is None else len(rows))
+            found[name] = torch.empty((*shape, *part.tensor.shape[1:]), dtype=part.tensor.dtype, device="cpu")
+            matrix = part.matrix.cpu()
+            out = found[name].view(*shape, matrix.shape[1])
+            arrays.append((tensor_array(out), tensor_array(matrix), part.place))
+        chosen = None if rows is None else rows.cpu().numpy()
+        sweeps.perturb(arrays, self._noise, points, chosen, threads=torch.get_num_threads())
+        return {name: out.to(self._parts[name].tensor.device) for name, out in found.items()}
 
     def look_up(self, name: str, points: Sequence[Move], ids: Tensor, only: int | None = None) -> Tensor:
         """Rows `ids` of the tensor; only the rows that are used are perturbed: [*ids, *row]."""
@@ -76,19 +88,6 @@ class CpuBackend:
             sweeps.advance(arrays, self._noise, moves, threads=torch.get_num_threads())
             if fetches:
                 some[0].matrix.copy_(matrices[0])
-
-    def _perturbed(self, names: Sequence[str], points: Sequence[Move], rows: Tensor | None = None) -> dict[str, Tensor]:
-        found, arrays = {}, []
-        for name in names:
-            part = self._parts[name]
-            shape = (len(points), len(part.tensor) if rows is None else len(rows))
-            found[name] = torch.empty((*shape, *part.tensor.shape[1:]), dtype=part.tensor.dtype, device="cpu")
-            matrix = part.matrix.cpu()
-            out = found[name].view(*shape, matrix.shape[1])
-            arrays.append((tensor_array(out), tensor_array(matrix), part.place))
-        chosen = None if rows is None else rows.cpu().numpy()
-        sweeps.perturb(arrays, self._noise, points, chosen, threads=torch.get_num_threads())
-        return {name: out.to(self._parts[name].tensor.device) for name, out in found.items()}
 
 
 def tensor_array(tensor: Tensor) -> NDArray[Any]:
