@@ -22,7 +22,7 @@ import transformers
 from noback.bench.machine import machine
 from noback.bench.shapes import SHAPES
 from noback.directions import FAMILIES
-from noback.directions.on_gpu import tensor_array
+from noback.directions.cpu_backend import tensor_array
 from noback.values import Move, Term
 from noback.weights import DTYPES, Weights
 

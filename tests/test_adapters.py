@@ -15,9 +15,10 @@ from noback.folder import RunFolder
 from noback.journal import read_journal
 from noback.replaying import begin_with, go_to
 from noback.run import Run, drawn_data
+from noback.tensor_bytes import packed, rounded_start, unpacked
 from noback.training import Interrupted
 from noback.values import Move, Term
-from noback.weights import Weights, packed, rounded_start, unpacked
+from noback.weights import Weights
 from tests.conftest import check_against_the_twin, tiny_model
 
 KINDS = ["bert", "roberta", "distilbert", "electra", "modernbert"]

@@ -10,8 +10,9 @@ from noback import Full, Head, InputError, RunConfig, Sgd, TwoSided, export, pre
 from noback.engines import STILL, Local, Plain, open_classifier
 from noback.tasks import Task
 from noback.tasks.data import Example
+from noback.tensor_bytes import digest
 from noback.values import Move, Term
-from noback.weights import Weights, digest
+from noback.weights import Weights
 from tests.conftest import NEGATIVE, POSITIVE, tiny_model
 
 KINDS = ["bert", "roberta", "distilbert", "electra", "modernbert"]

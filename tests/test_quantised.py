@@ -21,7 +21,8 @@ from noback.measuring import measure
 from noback.replaying import begin_with
 from noback.rules import move_of
 from noback.run import Run, drawn_data
-from noback.weights import Weights, digest
+from noback.tensor_bytes import digest
+from noback.weights import Weights
 from tests.conftest import check_against_the_twin, tiny_model
 
 bitsandbytes = pytest.importorskip("bitsandbytes")

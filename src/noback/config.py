@@ -15,7 +15,7 @@ from typing import Any
 import tomli_w
 
 from noback.adapters import AnyAdapter, Full
-from noback.directions import NOISES, AnyNoise
+from noback.directions import FAMILIES, AnyNoise
 from noback.engines.options import AnyEngine, LocalEngine
 from noback.engines.quantised import QUANTISED
 from noback.errors import InputError
@@ -103,7 +103,7 @@ class RunConfig:
     @property
     def known_noise(self) -> AnyNoise:
         """The family of the directions' noise."""
-        usual: AnyNoise = NOISES[self.estimator.usual_noise]
+        usual: AnyNoise = FAMILIES[self.estimator.usual_noise]
         return self.noise or usual
 
     @property

@@ -159,7 +159,7 @@ class MeZO:
             "eps": self._estimator.eps,
             "directions": self._estimator.directions,
             "seed": self._seed,
-            "noise": self._weights.family.name,
+            "noise": self._weights.family.kind,
         }
         own = {"estimator": _own(self._estimator, TwoSided()), "rule": _own(self._rule, Sgd())}
         return plain | {name: options for name, options in own.items() if options}

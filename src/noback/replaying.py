@@ -13,8 +13,8 @@ from noback.journal import FORMAT, Contents, StepRecord
 from noback.rules import Rule, move_of
 from noback.run import Run, device_name, versions
 from noback.snapshot import newest_snapshot
+from noback.tensor_bytes import packed, unpacked
 from noback.values import Estimate, Move, direction_seeds
-from noback.weights import packed, unpacked
 
 _CHUNK = 64  # steps of a replay in one pass over the weights
 

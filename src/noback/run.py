@@ -18,8 +18,9 @@ from noback.folder import RunFolder
 from noback.journal import read_journal
 from noback.objectives import TEXTS
 from noback.tasks import Batch, Drawn, Task, TaskSpec, draw_examples, spec_for
+from noback.tensor_bytes import digest, rounded_start
 from noback.watching import Silent, Watcher
-from noback.weights import Weights, digest, rounded_start
+from noback.weights import Weights
 
 
 class Run:

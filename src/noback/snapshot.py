@@ -10,7 +10,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from noback.errors import NobackError
-from noback.weights import Weights, digest
+from noback.tensor_bytes import digest
+from noback.weights import Weights
 
 _ENDING = ".safetensors"
 

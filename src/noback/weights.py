@@ -2,51 +2,43 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import math
-import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
-from noback import directions
-from noback.directions import FAMILIES, Place, tensor_id
-from noback.directions.on_gpu import GpuSweeps, gpu_sweeps, move_along, tensor_array
+from noback.directions import FAMILIES, Noise, Place, check_noise, tensor_id
+from noback.directions.backend import Backend, Part, backend_for
 from noback.errors import InputError
 from noback.options import one_of
-from noback.values import Move
+from noback.tensor_bytes import digest
+from noback.values import Move, Term
 
-_SAMPLED = 4096  # weights of a tensor that are looked at to see whether an update changed them
+_SAMPLED = 4096  # weights of a tensor that are compared to see whether an update changed them
 _GROUPED = 2**24  # bytes, all points counted, that are perturbed together
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class Weights:
-    """The tuned tensors of a model; only `advance` and `load` write them."""
+    """The tuned tensors of a model; only `advance`, `advance_along` and `load` write them."""
 
-    def __init__(self, tensors: Mapping[str, Tensor], noise: Any = "normal") -> None:
-        noise = getattr(noise, "kind", noise)
-        one_of("noise", noise, FAMILIES)
+    def __init__(self, tensors: Mapping[str, Tensor], noise: Noise | str = "normal") -> None:
+        self.family = _noise_of(noise)
         if not tensors:
             raise InputError("the model has no tensor to tune")
         # The model's own tensor objects: a model that is cast or moved takes its storage along.
         # In the model's own order, in which the biases of queries, keys and values lie side by side.
         self._tensors = dict(tensors)
-        self.family = FAMILIES[noise]
         self._ids = _tensor_ids(self._tensors)
-        self._places: dict[str, tuple[object, tuple[NDArray[Any], Place]]] = {}
-        self._on_gpu: tuple[object, GpuSweeps] | None = None
-        for name, tensor in self.tensors.items():
+        for name, tensor in self._tensors.items():
             _check(name, tensor)
         devices = {tensor.device for tensor in self._tensors.values()}
         if len(devices) > 1:
             raise InputError(f"the tuned tensors are on {', '.join(map(str, devices))}; expected one device")
+        self._storage: list[int] = []
+        self._chosen: Backend | None = None
 
     @property
     def names(self) -> Collection[str]:
@@ -63,51 +55,39 @@ class Weights:
         """Where the tuned tensors are."""
         return next(iter(self._tensors.values())).device
 
+    @property
+    def size(self) -> int:
+        """How many weights are tuned."""
+        return sum(tensor.numel() for tensor in self._tensors.values())
+
     def look(self) -> None:
-        """On a GPU, see where the tensors are now: a model that was cast or moved needs other sweeps."""
-        if self.device.type != "cpu":
-            self._gpu(look=True)
+        """Choose the sweeps by where the tensors are now: a model that was cast or moved needs other ones."""
+        storage = [tensor.data_ptr() for tensor in self._tensors.values()]
+        if self._chosen is None or storage != self._storage:
+            parts = {
+                name: Part(tensor, Place(self._ids[name], tensor.numel() // len(tensor)), is_decayed(name))
+                for name, tensor in self._tensors.items()
+            }
+            self._storage, self._chosen = storage, backend_for(parts, self.family)
 
-    def place(self, points: Sequence[Move]) -> GpuSweeps:
-        """On a GPU, write the points where a captured forward that was made for their like reads them.
+    def place(self, points: Sequence[Move]) -> Backend:
+        """Bring the points to where a captured forward that was made for their `order` reads them.
 
-        Other sweeps than the last time mean that the weights have moved, and what was captured is void.
+        Another backend than the last time means that the weights have moved, and what was captured is void.
         """
-        sweeps = self._gpu()
-        sweeps.placed(points)
-        return sweeps
+        self._backend.order(points)
+        return self._backend
 
     def perturbed(
         self, name: str, points: Sequence[Move], rows: Tensor | None = None, *, only: int | None = None
     ) -> Tensor:
         """The tensor (or its chosen rows, ascending) at each point, or at one, beside it: [points, *shape]."""
         with torch._C.DisableTorchFunction():  # no function mode sees the tensor as it stands
-            tensor = self._tensors[name].detach()
-            count = len(tensor) if rows is None else len(rows)
-            chosen = points if only is None else [points[only]]
-            out = tensor.new_empty((len(chosen), count, *tensor.shape[1:]))
-            if tensor.device.type != "cpu":
-                self._perturb_on_gpu(out, name, points, rows, only)
-                return out
-            if rows is not None and count and not (rows[0] >= 0 and rows[-1] < len(tensor)):
-                raise IndexError(f"rows {int(rows[0])} to {int(rows[-1])} of {name!r}, which has {len(tensor)}")
-            directions.perturb(
-                tensor_array(out.view(len(chosen), count, -1)),
-                *self._placed(name),
-                self.family,
-                chosen,
-                rows=None if rows is None else rows.numpy(),
-                threads=torch.get_num_threads(),
-            )
-            return out
+            return self._backend.perturb(name, points, rows, only)
 
     def small(self, points: Sequence[Move]) -> dict[str, Tensor]:
         """On a GPU, the tensors that one launch perturbs together: [points, *shape]; on a CPU none."""
-        if self.device.type == "cpu":
-            return {}
-        with torch._C.DisableTorchFunction():
-            sweeps = self._gpu()
-            return self._by_name(sweeps.small(sweeps.placed(points)))
+        return self.perturbed_together(self._backend.small, points)
 
     def groups(
         self, names: Sequence[str], points: int, together: Sequence[Sequence[str]] = ()
@@ -117,14 +97,14 @@ class Weights:
         The tensors of each set in `together` go with one another if they can, in this object's order, whatever they
         take.
         """
-        sweeps, parts = None if self.device.type == "cpu" else self._gpu(), list(self._tensors)
-        sets = {name: tuple(sorted(names, key=parts.index)) for names in together for name in names}
+        backend, places = self._backend, {name: index for index, name in enumerate(self._tensors)}
+        sets = {name: tuple(sorted(names, key=places.__getitem__)) for names in together for name in names}
         found: list[list[str]] = [[]]
         held, dtype = 0, None  # of the last group
         for some in dict.fromkeys(sets.get(name, (name,)) for name in names):  # a model may use a tensor more than once
             tensors = [self._tensors[name] for name in some]
             needed = points * sum(tensor.nbytes for tensor in tensors)
-            alone = sweeps is not None and not all(sweeps.can_group(parts.index(name)) for name in some)
+            alone = any(name in backend.alone for name in some)
             if alone or needed > _GROUPED // 2:
                 found += [[] if alone else list(some), []]
                 held = 0
@@ -135,81 +115,33 @@ class Weights:
             found[-1] += some
             held, dtype = held + needed, tensors[0].dtype
         groups = [tuple(group) for group in found if len(group) > 1]
-        if sweeps is not None:
-            for group in groups:
-                sweeps.prepare([parts.index(name) for name in group])
+        for group in groups:
+            backend.prepare(group)
         return {name: group for group in groups for name in group}
 
     def perturbed_together(self, names: Sequence[str], points: Sequence[Move]) -> dict[str, Tensor]:
         """The tensors of a group at each point, in one launch or shared out to the threads: [points, *shape]."""
-        if self.device.type == "cpu":
-            return self._perturbed_on_cpu(names, points)
         with torch._C.DisableTorchFunction():
-            sweeps, parts = self._gpu(), list(self._tensors)
-            return self._by_name(sweeps.group([parts.index(name) for name in names], sweeps.placed(points)))
-
-    def _perturbed_on_cpu(self, names: Sequence[str], points: Sequence[Move]) -> dict[str, Tensor]:
-        with torch._C.DisableTorchFunction():
-            found = {name: self._tensors[name].new_empty((len(points), *self._tensors[name].shape)) for name in names}
-            parts = [
-                (tensor_array(out.view(len(points), len(out[0]), -1)), *self._placed(name))
-                for name, out in found.items()
-            ]
-            directions.perturb_together(parts, self.family, points, threads=torch.get_num_threads())
-            return found
-
-    def _by_name(self, found: Mapping[int, Tensor]) -> dict[str, Tensor]:
-        names = list(self._tensors)
-        return {names[part]: value.view(-1, *self._tensors[names[part]].shape) for part, value in found.items()}
+            return self._backend.perturb_together(names, points)
 
     def looked_up(self, name: str, points: Sequence[Move], ids: Tensor, *, only: int | None = None) -> Tensor:
         """Row `ids[...]` of an embedding, the ids of each point one after the other: [*ids, columns]."""
         with torch._C.DisableTorchFunction():
-            tensor = self._tensors[name].detach()
-            chosen = points if only is None else [points[only]]
-            if tensor.device.type != "cpu":
-                out = tensor.new_empty((ids.numel(), *tensor.shape[1:]))
-                self._look_up_on_gpu(out, name, points, ids.reshape(-1), only)
-                return out.view(*ids.shape, *tensor.shape[1:])
-            rows, places = torch.unique(ids, return_inverse=True)
-            table = self.perturbed(name, chosen, rows)  # only the rows that are used
-            offset = torch.arange(len(chosen))[:, None] * len(rows)
-            flat = (places.reshape(len(chosen), -1) + offset).reshape(places.shape)
-            return F.embedding(flat, table.flatten(0, 1))
+            return self._backend.look_up(name, points, ids, only)
 
-    def _perturb_on_gpu(
-        self, out: Tensor, name: str, points: Sequence[Move], rows: Tensor | None, only: int | None
-    ) -> None:
-        if rows is not None:
-            self._look_up_on_gpu(out.flatten(0, 1), name, points, rows.repeat(len(out)), only)
-            return
-        sweeps, matrix = self._gpu(), self._matrix(name)
-        sweeps.perturb(out.view(len(out), *matrix.shape), matrix, self._place(name), sweeps.placed(points), only)
-
-    def _look_up_on_gpu(self, out: Tensor, name: str, points: Sequence[Move], rows: Tensor, only: int | None) -> None:
-        sweeps, matrix = self._gpu(), self._matrix(name)
-        sweeps.look_up(out.view(len(out), -1), matrix, self._place(name), sweeps.placed(points), rows, only)
-
-    def advance(self, moves: Sequence[Move]) -> None:
-        """Apply the moves in their order, in one pass over each tensor."""
-        if self.device.type != "cpu":
-            self._gpu(look=True).advance(moves)
-            return
-        threads = torch.get_num_threads()
-        if all(move.decay == 1.0 for move in moves):
-            directions.advance([self._placed(name) for name in self._tensors], self.family, moves, threads=threads)
-            return
-        spared = [Move(move.terms) for move in moves]
-        for decayed, mine in ((True, moves), (False, spared)):
-            parts = [self._placed(name) for name in self._tensors if is_decayed(name) is decayed]
-            directions.advance(parts, self.family, mine, threads=threads)
+    def advance(self, moves: Sequence[Move], *, coefficients: Tensor | None = None) -> None:
+        """Apply the moves in their order, in one pass over each tensor; `coefficients`: as `advance_along` has them."""
+        self.look()
+        self._backend.advance(moves, coefficients)
 
     def advance_along(self, seeds: Sequence[int], coefficients: Tensor, decay: float) -> None:
-        """Apply one move whose coefficients, float64 [seeds], are where the tensors are; a GPU is not waited for."""
-        if self.device.type != "cpu":
-            self._gpu(look=True).advance_along(seeds, coefficients, decay)
-            return
-        self.advance([move_along(seeds, coefficients, decay)])
+        """Apply one move of any number of terms, in the order of their seeds; a GPU is not waited for.
+
+        `coefficients`, float64 [seeds], are where the tensors are.
+        """
+        if coefficients.shape != (len(seeds),):
+            raise ValueError(f"{len(seeds)} seeds and coefficients of shape {tuple(coefficients.shape)}")
+        self.advance([Move(tuple(Term(seed, 0.0) for seed in seeds), decay)], coefficients=coefficients)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Overwrite the tensors with others of the same names, shapes and dtypes."""
@@ -220,11 +152,6 @@ class Weights:
         """The length of all tuned tensors as one vector."""
         lengths = [torch.linalg.vector_norm(part, dtype=torch.float32) for part in self.tensors.values()]
         return math.sqrt(float((torch.stack(lengths).double() ** 2).sum()))
-
-    @property
-    def size(self) -> int:
-        """How many weights are tuned."""
-        return sum(tensor.numel() for tensor in self._tensors.values())
 
     def sample(self) -> dict[str, Tensor]:
         """A copy of the first few weights of each tensor."""
@@ -243,32 +170,12 @@ class Weights:
         """BLAKE2b over every tuned tensor's name, dtype, shape and bytes."""
         return digest(self.tensors)
 
-    def _matrix(self, name: str) -> Tensor:
-        tensor = self._tensors[name].detach()
-        return tensor.view(len(tensor), -1)
-
-    def _place(self, name: str) -> Place:
-        tensor = self._tensors[name]
-        return Place(self._ids[name], tensor.numel() // len(tensor))
-
-    def _placed(self, name: str) -> tuple[NDArray[Any], Place]:
-        """The tensor's memory as a matrix, and its place in the noise; made anew when the storage has changed."""
-        tensor = self._tensors[name]
-        storage, placed = self._places.get(name, (None, None))
-        if placed is None or storage != (tensor.data_ptr(), tensor.dtype):
-            placed = tensor_array(self._matrix(name)), self._place(name)
-            self._places[name] = ((tensor.data_ptr(), tensor.dtype), placed)
-        return placed
-
-    def _gpu(self, *, look: bool = False) -> GpuSweeps:
-        """The sweeps on the tensors' GPU; with `look`, made anew where a storage has changed."""
-        if self._on_gpu is not None and not look:
-            return self._on_gpu[1]
-        storage = list(map(Tensor.data_ptr, self._tensors.values()))
-        if self._on_gpu is None or self._on_gpu[0] != storage:
-            parts = [(self._matrix(name), self._place(name), is_decayed(name)) for name in self._tensors]
-            self._on_gpu = (storage, gpu_sweeps(parts, self.family))
-        return self._on_gpu[1]
+    @property
+    def _backend(self) -> Backend:
+        if self._chosen is None:
+            self.look()
+        assert self._chosen is not None
+        return self._chosen
 
 
 def is_decayed(name: str) -> bool:
@@ -277,41 +184,13 @@ def is_decayed(name: str) -> bool:
     return not any(part in lower for part in ("bias", "norm"))
 
 
-def digest(tensors: Mapping[str, Tensor]) -> str:
-    """BLAKE2b (128 bits) over the tensors in the order of their names."""
-    total = hashlib.blake2b(digest_size=16)
-    for name in sorted(tensors):
-        tensor = tensors[name].detach().contiguous().cpu()
-        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        total.update(tensor_array(tensor.view(-1)).data)
-    return total.hexdigest()
-
-
-def rounded_start(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors at the precision in which a journal keeps a start that cannot be made again: bfloat16."""
-    return {name: tensor.to(torch.bfloat16).to(tensor.dtype) for name, tensor in tensors.items()}
-
-
-def packed(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Small tensors of bfloat16 precision as JSON holds them: shape and compressed bytes."""
-    return {
-        name: {
-            "shape": list(tensor.shape),
-            "bytes": base64.b64encode(
-                zlib.compress(tensor_array(tensor.to("cpu", torch.bfloat16)).tobytes(), 9)
-            ).decode(),
-        }
-        for name, tensor in sorted(tensors.items())
-    }
-
-
-def unpacked(table: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors that `packed` was given."""
-    found = {}
-    for name, entry in table.items():
-        words = np.frombuffer(zlib.decompress(base64.b64decode(entry["bytes"])), dtype=np.int16).copy()
-        found[name] = torch.from_numpy(words).view(torch.bfloat16).view(entry["shape"])
-    return found
+def _noise_of(noise: Noise | str) -> Noise:
+    """The family, or the one of this kind."""
+    if isinstance(noise, str):
+        one_of("noise", noise, FAMILIES)
+        return FAMILIES[noise]
+    check_noise(noise)
+    return noise
 
 
 def _tensor_ids(names: Mapping[str, Any], identify: Callable[[str], int] = tensor_id) -> dict[str, int]:

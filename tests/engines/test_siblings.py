@@ -17,8 +17,10 @@ ATTENTION = ("q_proj", "k_proj", "v_proj", "query", "key", "value")
 class SideBySide(Weights):
     """The tensors of a group in one piece of memory at each point."""
 
-    def _perturbed_on_cpu(self, names, points):
-        found = super()._perturbed_on_cpu(names, points)
+    def perturbed_together(self, names, points):
+        found = super().perturbed_together(names, points)
+        if not names:
+            return found
         flat = torch.cat([found[name].flatten(1) for name in names], dim=1)
         parts = flat.split_with_sizes([found[name][0].numel() for name in names], dim=1)
         return {name: part.view(found[name].shape) for name, part in zip(names, parts, strict=True)}

@@ -15,10 +15,10 @@ from noback.evaluating import answers
 from noback.folder import RunFolder
 from noback.run import Run, drawn_data
 from noback.tasks import load_spec
+from noback.tensor_bytes import digest
 from noback.training import train
 from noback.tuned import tuned_run
 from noback.values import Move, Term
-from noback.weights import digest
 from tests.conftest import rows_of, tiny_causal, weights_of, write_rows
 from tests.engines.test_causal import BATCHES, choices_batch
 from tests.gpu.test_gpu import both_sides

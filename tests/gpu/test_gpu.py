@@ -1,7 +1,6 @@
 """What holds on a CUDA GPU: the CPU's bits, the CPU's scores, and captured forwards that give what plain ones give."""
 
 import dataclasses
-import json
 
 import pytest
 import torch
@@ -9,7 +8,8 @@ import torch
 from noback import LocalEngine
 from noback.adapters import Full, Lora, Prefix
 from noback.config import RunConfig
-from noback.directions import FAMILIES, Place, on_gpu, sweeps
+from noback.directions import FAMILIES, Place, backend, philox_numba
+from noback.directions.cpu_backend import tensor_array
 from noback.engines import STILL
 from noback.estimators import TwoSided
 from noback.folder import RunFolder
@@ -71,7 +71,7 @@ def config(**options):
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 class TestBits:
     def test_triton_runs_here(self, dtype, noise):
-        assert on_gpu.why_no_triton() is None
+        assert backend.why_no_triton() is None
 
     @pytest.mark.parametrize(
         "points", [PAIR, UNEVEN, MIXED, PAIR * 2, PAIR[:1]], ids=["pair", "uneven", "mixed", "two", "one"]
@@ -101,14 +101,12 @@ class TestBits:
     def test_a_cut_has_the_bits_of_its_place_in_the_whole(self, dtype, noise):
         family, whole = FAMILIES[noise], torch.randn(70, 320, generator=torch.Generator().manual_seed(3)).to(dtype)
         expected = torch.empty((2, 70, 320), dtype=dtype)
-        sweeps.perturb(on_gpu.tensor_array(expected), on_gpu.tensor_array(whole), Place(5, 320), family, PAIR)
+        philox_numba.perturb([(tensor_array(expected), tensor_array(whole), Place(5, 320))], family, PAIR)
         for row, column in ((0, 64), (16, 0), (7, 128), (33, 16)):
             cut = whole[row:, column:].contiguous().cuda()
-            place = Place(5, 320, row, column)
-            swept = on_gpu.gpu_sweeps([(cut, place, True)], family)
-            out = torch.empty((2, *cut.shape), dtype=dtype, device="cuda")
-            swept.perturb(out, cut, place, swept.placed(PAIR))
-            assert torch.equal(out.cpu(), expected[:, row:, column:])
+            part = backend.Part(cut, Place(5, 320, row, column), decayed=True)
+            found = backend.backend_for({"cut": part}, family).perturb("cut", PAIR)
+            assert torch.equal(found.cpu(), expected[:, row:, column:])
 
     def test_looked_up_rows_have_the_bits_of_the_cpu(self, dtype, noise):
         here, there = pairs(dtype, noise)
@@ -152,9 +150,20 @@ class TestBits:
                 there.advance_along(seeds, pace.share * estimator.slopes(losses.cuda()), pace.decay)
             assert there.digest() == here.digest()
 
+    @pytest.mark.parametrize("terms", [0, 1, 2, 5, 20])
+    def test_a_move_of_any_number_of_terms_worked_out_on_the_gpu(self, dtype, noise, terms):
+        """Momentum: terms of earlier steps and of this one. Plainly, captured, replayed."""
+        here, there = pairs(dtype, noise)
+        for step in range(4):
+            coefficients = torch.linspace(-1e-3, 2e-3, terms, dtype=torch.float64) * (step + 1)
+            seeds = [SEED + step + term for term in range(terms)]
+            here.advance_along(seeds, coefficients, 0.99)
+            there.advance_along(seeds, coefficients.cuda(), 0.99)
+            assert there.digest() == here.digest()
+
     def test_a_gpu_without_triton_gives_the_same_bits(self, dtype, noise, monkeypatch):
         here, there = pairs(dtype, noise)
-        monkeypatch.setattr(on_gpu, "why_no_triton", lambda: "it is missing")
+        monkeypatch.setattr(backend, "why_no_triton", lambda: "it is missing")
         for name in here.names:
             assert torch.equal(there.perturbed(name, MIXED).cpu(), here.perturbed(name, MIXED))
         ids = torch.randint(0, 33, (6, 5), generator=torch.Generator().manual_seed(1))
@@ -173,19 +182,6 @@ class TestBits:
         here.advance(MOVES)
         there.advance(MOVES)
         assert there.digest() == here.digest()
-
-
-@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
-def test_the_tiles_of_another_gpu_are_timed_and_give_the_same_bits(dtype, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A GPU")
-    here = Weights({"large": torch.randn(4096, 4096).to(dtype), "small": torch.randn(300).to(dtype)})
-    there = Weights({name: tensor.cuda() for name, tensor in here.tensors.items()})
-    assert torch.equal(there.perturbed("large", PAIR).cpu(), here.perturbed("large", PAIR))
-    here.advance(MOVES)
-    there.advance(MOVES)
-    assert there.digest() == here.digest()
-    assert len(json.loads((tmp_path / "noback" / "tiles.json").read_text())) == 1
 
 
 @pytest.mark.parametrize("adapter", [Full(), Prefix()], ids=["full", "prefix"])

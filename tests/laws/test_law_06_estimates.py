@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from noback import MeZO
-from noback.directions import FAMILIES, Place, philox_numba
+from noback.directions import FAMILIES, Place, philox
 from noback.estimators import estimate
 from noback.journal import StepRecord
 from noback.replaying import recorded_move
@@ -25,7 +25,7 @@ def quadratic(point: np.ndarray) -> float:
 
 
 def perturbed(weight, family, moves):
-    return philox_numba.perturbed(weight, Place(1, 1), FAMILIES[family], moves)[:, :, 0]
+    return philox.perturbed(weight, Place(1, 1), FAMILIES[family], moves)[:, :, 0]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

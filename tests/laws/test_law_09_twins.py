@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import noback.weights
-from noback.directions import sweeps
+from noback.directions import cpu_backend, philox
 from noback.engines import STILL, Local, Plain
 from noback.values import Move, Term
 from tests.conftest import tiny_model, weights_of
@@ -26,7 +26,7 @@ def test_without_numba_the_twin_gives_the_same_bits(monkeypatch, dtype):
     fast = weights_of(tiny_model("bert", vocab=50, dtype=dtype))
     before = {name: fast.perturbed(name, moves) for name in fast.names}
     fast.advance(moves)
-    monkeypatch.setattr(sweeps, "_numba", None)
+    monkeypatch.setattr(cpu_backend, "sweeps", philox)
     slow = weights_of(tiny_model("bert", vocab=50, dtype=dtype))
     for name in slow.names:
         assert torch.equal(slow.perturbed(name, moves), before[name])
@@ -41,7 +41,7 @@ def test_tensors_perturbed_together_have_the_bits_of_each_by_itself(monkeypatch,
     weights = weights_of(tiny_model("bert", vocab=50, dtype=dtype))
     expected = {name: weights.perturbed(name, points) for name in weights.names}
     if not numba:
-        monkeypatch.setattr(sweeps, "_numba", None)
+        monkeypatch.setattr(cpu_backend, "sweeps", philox)
     largest = max(tensor.nbytes for tensor in weights.tensors.values())
     monkeypatch.setattr(noback.weights, "_GROUPED", 2 * len(points) * (largest - 1))
     groups = weights.groups(list(weights.names), len(points))

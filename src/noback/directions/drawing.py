@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noback.directions import philox
-from noback.directions.families import FAMILIES
+from noback.directions.normal import Normal
 from noback.directions.philox import Place
 from noback.values import Move, Term
 
@@ -24,5 +24,5 @@ def drawn(shape: tuple[int, ...], name: str, purpose: str, scale: float) -> NDAr
     nothing = np.zeros((shape[0], int(np.prod(shape[1:]))), dtype=np.float32)
     place = Place(tensor_id(name), nothing.shape[1])
     point = Move((Term(seed, scale),))
-    values: NDArray[np.float32] = philox.perturbed(nothing, place, FAMILIES["normal"], [point])[0]
+    values: NDArray[np.float32] = philox.perturbed(nothing, place, Normal(), [point])[0]
     return values.reshape(shape)

@@ -36,6 +36,17 @@ def _philox(k0, k1, block, columns, column, tensor, stream):
 
 
 @triton.jit
+def _element_bits(k0, k1, row, columns, column, tensor, stream, BITS: tl.constexpr):
+    """The bits of each element, a Philox call for every one of them."""
+    band: tl.constexpr = 128 // BITS
+    w0, w1, w2, w3 = _philox(k0, k1, row // band, columns, column, tensor, stream)
+    first = (row % band) * BITS
+    word = first // 32
+    chosen = tl.where(word < 2, tl.where(word < 1, w0, w1), tl.where(word < 3, w2, w3))
+    return (chosen >> (first % 32).to(tl.uint32)) & ((1 << BITS) - 1)
+
+
+@triton.jit
 def _tile_bits(words, term, terms, band, columns, column, tensor, BITS: tl.constexpr):
     """The bits of a term's noise on a tile: [16, columns]."""
     k0, k1 = _seed(words, terms * (1 << BITS) + 2 * term)
@@ -45,26 +56,28 @@ def _tile_bits(words, term, terms, band, columns, column, tensor, BITS: tl.const
         low = tl.where(row < 4, w0[None, :], w1[None, :])
         high = tl.where(row < 12, w2[None, :], w3[None, :])
         bits = (tl.where(row < 8, low, high) >> (8 * (row % 4)).to(tl.uint32)) & 255
-    else:
+    elif BITS == 1:  # a tile's bits lie in one word
         w0, w1, w2, w3 = _philox(k0, k1, band // 8, columns, column, tensor, 0)
         word = (band % 8) // 2
         chosen = tl.where(word < 2, tl.where(word < 1, w0, w1), tl.where(word < 3, w2, w3))
         bits = (chosen[None, :] >> ((band % 2) * 16 + row).to(tl.uint32)) & 1
+    else:
+        bits = _element_bits(k0, k1, band * 16 + row, columns, column[None, :], tensor, 0, BITS)
     return bits
 
 
 @triton.jit
 def _values(words, term, bits, BITS: tl.constexpr):
     """A term's noise times its coefficient, by the bits of the elements."""
-    if BITS == 8:
-        # The table goes to shared memory; a load by address would carry the tile to a layout of its own and back.
-        table = tl.load(words + term * 256 + tl.arange(0, 256)).to(tl.float32, bitcast=True)
-        flat = tl.reshape(bits.to(tl.int32), [bits.numel])
-        values = tl.reshape(tl.gather(table, flat, 0), bits.shape)
-    else:
+    if BITS == 1:
         minus = tl.load(words + term * 2).to(tl.float32, bitcast=True)
         plus = tl.load(words + term * 2 + 1).to(tl.float32, bitcast=True)
         values = tl.where(bits == 1, plus, minus)
+    else:
+        # The table goes to shared memory; a load by address would carry the tile to a layout of its own and back.
+        table = tl.load(words + term * (1 << BITS) + tl.arange(0, 1 << BITS)).to(tl.float32, bitcast=True)
+        flat = tl.reshape(bits.to(tl.int32), [bits.numel])
+        values = tl.reshape(tl.gather(table, flat, 0), bits.shape)
     return values
 
 
@@ -166,40 +179,6 @@ def perturb_tiles(
         base, out + offset, size, inside, words, first, count, points, terms, band, columns, column, tensor,
         SHARED, MIRRORED, ALONE, BITS,
     )  # fmt: skip
-
-
-@triton.jit
-def _element_bits(k0, k1, row, columns, column, tensor, stream, BITS: tl.constexpr):
-    """The bits of each element, a Philox call for every one of them."""
-    band: tl.constexpr = 128 // BITS
-    w0, w1, w2, w3 = _philox(k0, k1, row // band, columns, column, tensor, stream)
-    first = (row % band) * BITS
-    word = first // 32
-    chosen = tl.where(word < 2, tl.where(word < 1, w0, w1), tl.where(word < 3, w2, w3))
-    return (chosen >> (first % 32).to(tl.uint32)) & ((1 << BITS) - 1)
-
-
-@triton.jit(do_not_specialize=[
-    "first", "count", "points", "terms", "height", "width", "columns", "tensor", "first_row", "first_column",
-])  # fmt: skip
-def perturb_elements(
-    weight, out, words, first, count, points, terms, height, width, columns, tensor, first_row, first_column,
-    BITS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    HALF: tl.constexpr = weight.dtype.element_ty == tl.bfloat16
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    size = height.to(tl.int64) * width
-    inside = place < size
-    row, local = place // width, place % width
-    base = tl.load(weight + place, mask=inside, other=0.0).to(tl.float32)
-    starts = words + terms * ((1 << BITS) + 2) + first
-    for turn in range(count):
-        value = base
-        for term in range(tl.load(starts + turn), tl.load(starts + turn + 1)):
-            k0, k1 = _seed(words, terms * (1 << BITS) + 2 * term)
-            bits = _element_bits(k0, k1, first_row + row, columns, first_column + local, tensor, 0, BITS)
-            value += _values(words, term, bits, BITS)
-        tl.store(out + turn * size + place, _nearest(value, HALF), mask=inside)
 
 
 @triton.jit(do_not_specialize=[

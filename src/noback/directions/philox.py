@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from noback.directions.families import Family
+from noback.directions.families import Noise
 from noback.values import Move
 
 Words = NDArray[np.uint32]
@@ -72,23 +72,14 @@ def element_bits(seed: int, place: Place, rows: NDArray[np.int64], columns: int,
     return (chosen >> (first_bit % 32).astype(np.uint32)[:, None]) & np.uint32((1 << bits) - 1)
 
 
-def fold(family: Family, coefficient: float) -> NDArray[np.float32]:
+def fold(noise: Noise, coefficient: float) -> NDArray[np.float32]:
     """The family's values times the coefficient: formed in float64, rounded once to float32."""
     with np.errstate(over="ignore"):
-        return (family.values.astype(np.float64) * coefficient).astype(np.float32)
-
-
-def mirrored(points: Sequence[Move]) -> bool:
-    """Whether the points are, by twos, one term and its opposite: the sides of two-sided probes."""
-    if not points or len(points) % 2 or any(len(point.terms) != 1 for point in points):
-        return False
-    terms = [point.terms[0] for point in points]
-    pairs = zip(terms[::2], terms[1::2], strict=True)
-    return all(one.seed == other.seed and 0.0 != one.coefficient == -other.coefficient for one, other in pairs)
+        return (noise.values.astype(np.float64) * coefficient).astype(np.float32)
 
 
 def perturbed(
-    weight: Array, place: Place, family: Family, points: Sequence[Move], rows: NDArray[np.int64] | None = None
+    weight: Array, place: Place, noise: Noise, points: Sequence[Move], rows: NDArray[np.int64] | None = None
 ) -> Array:
     """The weight at each point, beside the weight: [points, rows, columns] in the weight's dtype.
 
@@ -98,12 +89,23 @@ def perturbed(
     base = _to_float32(weight[chosen - place.first_row])
     out = np.empty((len(points), *base.shape), dtype=weight.dtype)
     for index, point in enumerate(points):
-        value = _add_terms(base.copy(), place, family, point, chosen)
+        value = _add_terms(base.copy(), place, noise, point, chosen)
         out[index] = value if weight.dtype == np.float32 else round_to_nearest(value)
     return out
 
 
-def advance(parts: Sequence[tuple[Array, Place]], family: Family, moves: Sequence[Move]) -> None:
+def perturb(
+    parts: Sequence[tuple[Array, Array, Place]], noise: Noise, points: Sequence[Move],
+    rows: NDArray[np.int64] | None = None, *, threads: int = 1,  # noqa: ARG001 (the numba form has several)
+) -> None:  # fmt: skip
+    """Write each weight of (out, weight, place), or its chosen rows, at each point to its `out`."""
+    for out, weight, place in parts:
+        out[...] = perturbed(weight, place, noise, points, rows)
+
+
+def advance(
+    parts: Sequence[tuple[Array, Place]], noise: Noise, moves: Sequence[Move], *, threads: int = 1,  # noqa: ARG001
+) -> None:  # fmt: skip
     """Apply the moves to each array in place, one after the other; bfloat16 is rounded stochastically after each."""
     for weight, place in parts:
         rows = np.arange(len(weight), dtype=np.int64) + place.first_row
@@ -111,7 +113,7 @@ def advance(parts: Sequence[tuple[Array, Place]], family: Family, moves: Sequenc
         for move in moves:
             if move.decay != 1.0:
                 value *= np.float32(move.decay)
-            value = _add_terms(value, place, family, move, rows)
+            value = _add_terms(value, place, noise, move, rows)
             if weight.dtype != np.float32:
                 random = element_bits(
                     move.rounding_seed, place, rows, weight.shape[1], bits=ROUNDING_BITS, stream=ROUNDING_STREAM
@@ -134,11 +136,11 @@ def round_stochastically(value: NDArray[np.float32], random: Words) -> NDArray[n
 
 
 def _add_terms(
-    value: NDArray[np.float32], place: Place, family: Family, move: Move, rows: NDArray[np.int64]
+    value: NDArray[np.float32], place: Place, noise: Noise, move: Move, rows: NDArray[np.int64]
 ) -> NDArray[np.float32]:
     for term in move.terms:
-        bits = element_bits(term.seed, place, rows, value.shape[1], bits=family.bits, stream=NOISE_STREAM)
-        value += fold(family, term.coefficient)[bits]
+        bits = element_bits(term.seed, place, rows, value.shape[1], bits=noise.bits, stream=NOISE_STREAM)
+        value += fold(noise, term.coefficient)[bits]
     return value
 
 

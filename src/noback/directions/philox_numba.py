@@ -2,83 +2,64 @@
 
 A sweep goes band by band and, in a band, tile by tile of columns. A tile's Philox words are made once
 and serve all rows of the band and all points that share a seed. Kernels are serial and free of the
-interpreter's lock; a team of threads shares out the bands.
+interpreter's lock; a pool of threads shares out the bands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from noback.directions.families import Family
-from noback.directions.philox import Array, Place, fold, mirrored
-from noback.directions.team import share_out
+from noback.directions.families import Noise
+from noback.directions.philox import Array, Place, fold
+from noback.directions.thread_pool import share_out
 from noback.values import Move
 
 _TILE_COLUMNS = 256  # a normal band's tile is 16 KiB of float32: half of a first-level cache
 _CHUNK = 262_144  # elements that a thread takes at a time: about a fifth of a millisecond
 _MOVES_A_PASS = 512  # bounds the folded tables to half a megabyte
 
+Arrays = tuple[NDArray[Any], ...]
+
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
 
 
-def perturbed(
-    weight: Array,
-    place: Place,
-    family: Family,
-    points: Sequence[Move],
-    rows: NDArray[np.int64] | None = None,
-    *,
-    out: Array | None = None,
-    threads: int = 1,
-) -> Array:
-    """As `philox.perturbed`; writes to `out` where one is given."""
-    if out is None:
-        count = len(weight) if rows is None else len(rows)
-        out = np.empty((len(points), count, weight.shape[1]), dtype=weight.dtype)
-    perturb([(out, weight, place)], family, points, rows, threads=threads)
-    return out
-
-
 def perturb(
-    parts: Sequence[tuple[Array, Array, Place]],
-    family: Family,
-    points: Sequence[Move],
-    rows: NDArray[np.int64] | None = None,
-    *,
-    threads: int = 1,
-) -> None:
-    """Write each array (or its chosen rows) at each point to its `out`; the threads take chunks of bands in turn."""
-    folded = (np.int64(family.bits), *_folded(family, tuple(points)))
+    parts: Sequence[tuple[Array, Array, Place]], noise: Noise, points: Sequence[Move],
+    rows: NDArray[np.int64] | None = None, *, threads: int = 1,
+) -> None:  # fmt: skip
+    """As `philox.perturb`; all arrays are cut into chunks of bands that the threads take in turn."""
+    band, folded = 128 // noise.bits, (np.int64(noise.bits), *_folded(noise, tuple(points)))
     chunks = []
     for out, weight, place in parts:
-        whole = (len(weight), place.first_row, family.band)
-        chosen, groups = _whole(*whole) if rows is None else _grouped(rows, family.band)
+        chosen, groups = _whole(len(weight), place.first_row, band) if rows is None else _grouped(rows, band)
         both = (weight.dtype != np.float32, *_as_both(weight), *_as_both(out))
-        where = (np.int64(place.first_row), *_where(place), *folded)
+        where = (*_where(place), *folded)
         bands = len(groups) - 1
         step = _bands_a_chunk(out.size, bands) if threads > 1 else bands
         chunks += [(*both, chosen, groups[first : first + step + 1], *where) for first in range(0, bands, step)]
     share_out(threads if len(chunks) > 1 else 1, _perturb, chunks)
 
 
-def advance(parts: Sequence[tuple[Array, Place]], family: Family, moves: Sequence[Move], *, threads: int = 1) -> None:
+def advance(parts: Sequence[tuple[Array, Place]], noise: Noise, moves: Sequence[Move], *, threads: int = 1) -> None:
     """As `philox.advance`; all arrays are cut into chunks of bands that the threads take in turn."""
+    band = 128 // noise.bits
     for begin in range(0, len(moves), _MOVES_A_PASS):
         some = moves[begin : begin + _MOVES_A_PASS]
         decays = np.array([move.decay for move in some], dtype=np.float32)
         rounding = np.array([move.rounding_seed for move in some], dtype=np.uint64)
-        packed = (np.int64(family.bits), *_terms(family, some), decays, rounding)
+        packed = (np.int64(noise.bits), *_terms(noise, some), decays, rounding)
         chunks = []
         for weight, place in parts:
             both = (weight.dtype != np.float32, *_as_both(weight))
-            where = (np.int64(place.first_row), *_where(place), *packed)
-            bands = (place.first_row + len(weight) - 1) // family.band - place.first_row // family.band + 1
+            where = (*_where(place), *packed)
+            bands = (place.first_row + len(weight) - 1) // band - place.first_row // band + 1
             step = _bands_a_chunk(weight.size, bands)
             chunks += [(*both, first, min(first + step, bands), *where) for first in range(0, bands, step)]
         share_out(threads, _advance, chunks)
@@ -88,50 +69,45 @@ def _bands_a_chunk(elements: int, bands: int) -> int:
     return max(bands * _CHUNK // elements, 1)
 
 
-def _terms(family: Family, moves: Sequence[Move]) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.float32]]:
+def _terms(noise: Noise, moves: Sequence[Move]) -> Arrays:
     """The moves' seeds one after the other, where each move's begin, and their folded tables."""
     terms = [term for move in moves for term in move.terms]
     starts = np.cumsum([0] + [len(move.terms) for move in moves], dtype=np.int64)
-    tables = np.empty((max(len(terms), 1), len(family.values)), dtype=np.float32)
+    tables = np.empty((max(len(terms), 1), len(noise.values)), dtype=np.float32)
     for index, term in enumerate(terms):
-        tables[index] = fold(family, term.coefficient)
+        tables[index] = fold(noise, term.coefficient)
     return np.array([term.seed for term in terms], dtype=np.uint64), starts, tables
 
 
 @lru_cache(maxsize=4)
-def _folded(
-    family: Family, points: tuple[Move, ...]
-) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], bool]:
-    """The points' terms with each seed once, and whether they are mirrored: the same for every tensor of a step."""
-    term_seeds, starts, tables = _terms(family, points)
+def _folded(noise: Noise, points: tuple[Move, ...]) -> Arrays:
+    """The points' terms with each seed once: the same for every tensor of a step."""
+    term_seeds, starts, tables = _terms(noise, points)
     seeds, seed_of_term = np.unique(term_seeds, return_inverse=True)
-    return seeds, seed_of_term.astype(np.int64), starts, tables, mirrored(points)
+    return seeds, seed_of_term.astype(np.int64), starts, tables
 
 
 @lru_cache(maxsize=256)
-def _whole(rows: int, first_row: int, band: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _whole(rows: int, first_row: int, band: int) -> Arrays:
     return _grouped(np.arange(first_row, first_row + rows, dtype=np.int64), band)
 
 
-def _grouped(rows: NDArray[np.int64], band: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _grouped(rows: NDArray[np.int64], band: int) -> Arrays:
     """The ascending rows, and where among them each band begins, at the end their number."""
     bands = rows // band
     begins = np.flatnonzero(np.diff(bands, prepend=bands[:1] - 1))
     return rows, np.append(begins, len(rows)).astype(np.int64)
 
 
-def _where(place: Place) -> tuple[np.uint64, np.uint64, np.uint32]:
-    return np.uint64(place.first_column), np.uint64(place.columns), np.uint32(place.tensor)
+def _where(place: Place) -> tuple[Any, ...]:
+    first = np.int64(place.first_row), np.uint64(place.first_column)
+    return *first, np.uint64(place.columns), np.uint32(place.tensor)
 
 
-def _as_both(array: Array) -> tuple[NDArray[np.float32], NDArray[np.uint16]]:
+def _as_both(array: Array) -> Arrays:
     """The array under its own type, and an empty one of the other: one compiled kernel serves both."""
-    if array.dtype == np.float32:
-        return array, _NONE[array.ndim, np.uint16]
-    return _NONE[array.ndim, np.float32], array
-
-
-_NONE = {(ndim, kind): np.empty((0,) * ndim, dtype=kind) for ndim in (2, 3) for kind in (np.float32, np.uint16)}
+    none = (0,) * array.ndim
+    return (array, np.empty(none, np.uint16)) if array.dtype == np.float32 else (np.empty(none, np.float32), array)
 
 
 @njit(cache=True, nogil=True)
@@ -168,44 +144,28 @@ def _add(tile, words, table, shift, mask, count):
 
 
 @njit(cache=True, nogil=True)
-def _add_both(plus, minus, row, noise, words, table, shift, mask, count):
-    """The row plus the noise and minus it, from one look-up."""
-    for j in range(count):
-        noise[j] = table[np.uint64((words[j] >> shift) & mask)]
-    for j in range(count):
-        plus[j] = row[j] + noise[j]
-    for j in range(count):
-        minus[j] = row[j] - noise[j]
-
-
-@njit(cache=True, nogil=True)
 def _scale(tile, factor, count):
     for j in range(count):
         tile[j] *= factor
 
 
 @njit(cache=True, nogil=True)
-def _load(tile, row, count):
+def _copy(target, row, count):
     for j in range(count):
-        tile[j] = row[j]
+        target[j] = row[j]
 
 
 @njit(cache=True, nogil=True)
-def _load_bfloat16(tile, row, count):
+def _widen(tile, row, count):
+    """Read bfloat16."""
     bits = tile.view(np.uint32)
     for j in range(count):
         bits[j] = np.uint32(row[j]) << np.uint32(16)
 
 
 @njit(cache=True, nogil=True)
-def _store(row, tile, count):
-    for j in range(count):
-        row[j] = tile[j]
-
-
-@njit(cache=True, nogil=True)
-def _store_bfloat16(row, tile, count):
-    """Write the tile's row to nearest, ties to even."""
+def _narrow(row, tile, count):
+    """Write bfloat16, to nearest, ties to even."""
     bits = tile.view(np.uint32)
     for j in range(count):
         x = bits[j]
@@ -234,7 +194,7 @@ def _round(tile, words, shift, count):
 @njit(cache=True, nogil=True)
 def _perturb(
     half, w32, w16, out32, out16, rows, groups, first_row, first_column, columns, tensor, bits,
-    seeds, seed_of_term, starts, tables, paired,
+    seeds, seed_of_term, starts, tables,
 ):  # fmt: skip
     band = 128 // bits
     mask = np.uint32((1 << bits) - 1)
@@ -242,7 +202,6 @@ def _perturb(
     step = min(_TILE_COLUMNS, width)
     words = np.empty((len(seeds), 4, step), dtype=np.uint32)
     tile = np.empty(step, dtype=np.float32)
-    sides = np.empty((3, step), dtype=np.float32)
     for group in range(len(groups) - 1):
         here = rows[groups[group]] // band
         for begin in range(0, width, step):
@@ -251,30 +210,18 @@ def _perturb(
             for s in range(len(seeds)):
                 _words(words[s], seeds[s], here, first_column + np.uint64(begin), count, columns, tensor, 0)
             for index in range(groups[group], groups[group + 1]):
-                local = rows[index] - first_row
-                first_bit = (rows[index] % band) * bits
-                shift = np.uint32(first_bit % 32)
-                for point in range(0, len(starts) - 1 if paired else 0, 2):  # one term each, by twos each other's minus
-                    numbers = words[seed_of_term[point], first_bit // 32]
+                local, first_bit = rows[index] - first_row, (rows[index] % band) * bits
+                word, shift = first_bit // 32, np.uint32(first_bit % 32)
+                for point in range(len(starts) - 1):
+                    value = tile if half else out32[point, index, begin:end]
                     if half:
-                        _load_bfloat16(tile, w16[local, begin:end], count)
-                        _add_both(sides[0], sides[1], tile, sides[2], numbers, tables[point], shift, mask, count)
-                        _store_bfloat16(out16[point, index, begin:end], sides[0], count)
-                        _store_bfloat16(out16[point + 1, index, begin:end], sides[1], count)
+                        _widen(value, w16[local, begin:end], count)
                     else:
-                        plus, minus = out32[point, index, begin:end], out32[point + 1, index, begin:end]
-                        _add_both(plus, minus, w32[local, begin:end], tile, numbers, tables[point], shift, mask, count)
-                for point in range(0 if paired else len(starts) - 1):
-                    if half:
-                        _load_bfloat16(tile, w16[local, begin:end], count)
-                    else:
-                        _load(tile, w32[local, begin:end], count)
+                        _copy(value, w32[local, begin:end], count)
                     for term in range(starts[point], starts[point + 1]):
-                        _add(tile, words[seed_of_term[term], first_bit // 32], tables[term], shift, mask, count)
+                        _add(value, words[seed_of_term[term], word], tables[term], shift, mask, count)
                     if half:
-                        _store_bfloat16(out16[point, index, begin:end], tile, count)
-                    else:
-                        _store(out32[point, index, begin:end], tile, count)
+                        _narrow(out16[point, index, begin:end], value, count)
 
 
 @njit(cache=True, nogil=True)
@@ -288,37 +235,28 @@ def _advance(
     step = min(_TILE_COLUMNS, width)
     words = np.empty((4, step), dtype=np.uint32)
     tile = np.empty((band, step), dtype=np.float32)
-    copied = half or len(decays) > 1  # many moves go faster in a tile of its own, one does not
     for index in range(first_band, last_band):
         here = first_row // band + index
         first, last = max(here * band - first_row, 0), min((here + 1) * band - first_row, height)
         for begin in range(0, width, step):
             count = min(step, width - begin)
-            end = begin + count
-            column = first_column + np.uint64(begin)
-            for local in range(first, last):
-                if half:
-                    _load_bfloat16(tile[local - first], w16[local, begin:end], count)
-                elif copied:
-                    _load(tile[local - first], w32[local, begin:end], count)
+            end, column = begin + count, first_column + np.uint64(begin)
+            for local in range(first, last if half else first):
+                _widen(tile[local - first], w16[local, begin:end], count)
             for move in range(len(decays)):
                 if decays[move] != np.float32(1.0):
                     for local in range(first, last):
-                        _scale(tile[local - first] if copied else w32[local, begin:end], decays[move], count)
+                        _scale(tile[local - first] if half else w32[local, begin:end], decays[move], count)
                 for term in range(starts[move], starts[move + 1]):
                     _words(words, term_seeds[term], here, column, count, columns, tensor, 0)
                     for local in range(first, last):
                         first_bit = ((local + first_row) % band) * bits
-                        row = tile[local - first] if copied else w32[local, begin:end]
-                        _add(row, words[first_bit // 32], tables[term], np.uint32(first_bit % 32), mask, count)
-                if half:
-                    for local in range(first, last):
-                        number = local + first_row
-                        if local == first or number % 8 == 0:
-                            _words(words, rounding[move], number // 8, column, count, columns, tensor, 1)
-                        _round(tile[local - first], words[(number % 8) // 2], np.uint32(16 * (number % 2)), count)
-            for local in range(first, last):
-                if half:
-                    _store_bfloat16(w16[local, begin:end], tile[local - first], count)
-                elif copied:
-                    _store(w32[local, begin:end], tile[local - first], count)
+                        value = tile[local - first] if half else w32[local, begin:end]
+                        _add(value, words[first_bit // 32], tables[term], np.uint32(first_bit % 32), mask, count)
+                for local in range(first, last if half else first):
+                    number = local + first_row
+                    if local == first or number % 8 == 0:
+                        _words(words, rounding[move], number // 8, column, count, columns, tensor, 1)
+                    _round(tile[local - first], words[(number % 8) // 2], np.uint32(16 * (number % 2)), count)
+            for local in range(first, last if half else first):
+                _narrow(w16[local, begin:end], tile[local - first], count)

@@ -1,4 +1,4 @@
-"""Moves as a GPU sees them: 32-bit words on the device, and what of their order a kernel is compiled for."""
+"""Moves packed for a GPU: 32-bit words on the device, and what of their order a kernel is compiled for."""
 
 from __future__ import annotations
 
@@ -12,39 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from noback.directions.families import Family
+from noback.directions.families import Noise
 from noback.directions.philox import fold
 from noback.values import Move
 
-
-def packed(family: Family, moves: Sequence[Move]) -> NDArray[np.int32]:
-    """Moves as 32-bit words: folded tables, seeds, where each move's terms begin, rounding seeds and decays."""
-    terms = [term for move in moves for term in move.terms]
-    starts = accumulate((len(move.terms) for move in moves), initial=0)
-    rest = struct.pack(
-        f"={len(terms)}Q{len(moves) + 1}i{len(moves)}Q{len(moves)}f",
-        *(term.seed for term in terms), *starts, *(move.rounding_seed for move in moves),
-        *(move.decay for move in moves),
-    )  # fmt: skip
-    tables = [fold(family, term.coefficient).view(np.int32) for term in terms]
-    return np.concatenate([*tables, np.frombuffer(rest, dtype=np.int32)])
-
-
-def shared(moves: Sequence[Move]) -> int:
-    """How many points in a row share their only term's seed, such as a direction's two sides; 0: no such order."""
-    if not moves or any(len(move.terms) != 1 for move in moves):
-        return 0
-    seeds = [move.terms[0].seed for move in moves]
-    for size in (4, 3, 2):
-        groups = [seeds[begin : begin + size] for begin in range(0, len(seeds), size)]
-        if len(seeds) % size == 0 and all(len(set(group)) == 1 for group in groups):
-            return size
-    return 1
+Order = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Points:
-    """Points as the device sees them: their words, and what of their order a kernel is compiled for."""
+class Packed:
+    """Moves or points on the device."""
 
     words: Tensor
     count: int
@@ -56,3 +33,36 @@ class Points:
     def options(self) -> dict[str, Any]:
         """What a kernel that writes all points by tiles is compiled for."""
         return {"SHARED": self.shared, "MIRRORED": self.mirrored, "ALONE": self.shared == self.count}
+
+
+def order_of(moves: Sequence[Move]) -> Order:
+    """What of the moves a kernel or a captured forward depends on: shared seeds, mirrored points, terms of each."""
+    together = _shared(moves)
+    sides = [move.terms[0].coefficient for move in moves] if together == 2 else []
+    opposite = bool(sides) and all(0.0 != one == -other for one, other in zip(sides[::2], sides[1::2], strict=True))
+    return (together, opposite, *(len(move.terms) for move in moves))
+
+
+def pack(noise: Noise, moves: Sequence[Move]) -> NDArray[np.int32]:
+    """Moves as 32-bit words: folded tables, seeds, where each move's terms begin, rounding seeds and decays."""
+    terms = [term for move in moves for term in move.terms]
+    starts = accumulate((len(move.terms) for move in moves), initial=0)
+    rest = struct.pack(
+        f"={len(terms)}Q{len(moves) + 1}i{len(moves)}Q{len(moves)}f",
+        *(term.seed for term in terms), *starts, *(move.rounding_seed for move in moves),
+        *(move.decay for move in moves),
+    )  # fmt: skip
+    tables = [fold(noise, term.coefficient).view(np.int32) for term in terms]
+    return np.concatenate([*tables, np.frombuffer(rest, dtype=np.int32)])
+
+
+def _shared(moves: Sequence[Move]) -> int:
+    """How many points in a row share their only term's seed, such as a direction's two sides; 0: no such order."""
+    if not moves or any(len(move.terms) != 1 for move in moves):
+        return 0
+    seeds = [move.terms[0].seed for move in moves]
+    for size in (4, 3, 2):
+        groups = [seeds[begin : begin + size] for begin in range(0, len(seeds), size)]
+        if len(seeds) % size == 0 and all(len(set(group)) == 1 for group in groups):
+            return size
+    return 1
