@@ -10,7 +10,7 @@ from typing import NamedTuple
 from noback.adapters import AnyAdapter, Full, Head, Lora, Prefix
 from noback.directions import AnyNoise, Normal, Rademacher
 from noback.engines import Engine, Local, Plain
-from noback.estimators import AnyEstimator, OneSided, TwoSided
+from noback.estimators import AnyEstimator, CurvatureWeighted, OneSided, TwoSided
 from noback.objectives import Accuracy, AnyObjective, CrossEntropy, Function, LanguageModel, MacroF1, Reward
 from noback.rules import AnyRule, Momentum, Sgd
 
@@ -24,6 +24,7 @@ ESTIMATORS: dict[str, EstimatorRow] = {
     "two_sided": EstimatorRow(TwoSided(eps=1e-2), lr=0.02),
     "two_sided-3": EstimatorRow(TwoSided(eps=1e-2, directions=3), lr=0.02),
     "one_sided": EstimatorRow(OneSided(eps=1e-2, directions=4), lr=0.02),
+    "curvature": EstimatorRow(CurvatureWeighted(eps=1e-2, directions=1), lr=0.02),
 }
 
 RULES: dict[str, AnyRule] = {
