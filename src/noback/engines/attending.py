@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from noback.directions.on_gpu import why_no_triton
-from noback.engines.waiting import settled, unscaled
 
 _HELD = 4  # masks: a model has one a kind of layer, or one a layer, which is used once
 _KNOWN = {"attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"}
@@ -51,11 +50,10 @@ class Attending(TorchFunctionMode):
                 and not kwargs.get("enable_gqa")
             ):
                 return _attended(args, kwargs)
-            args = tuple(map(settled, args))
         return func(*args, **kwargs)
 
     def _additive(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
-        with torch._C.DisableTorchFunction():  # what is written here is new: no waiting value depends on it
+        with torch._C.DisableTorchFunction():
             key = mask.data_ptr(), mask.shape, mask.stride(), dtype
             if key not in self._made:
                 if len(self._made) == _HELD:
@@ -91,15 +89,15 @@ def masked_as_captured() -> Iterator[None]:
 
 
 def _attended(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
-    (query, factor), key, value = unscaled(args[0]), settled(args[1]), settled(args[2])
+    query, key, value = args
     mask, scale = kwargs.get("attn_mask"), kwargs.get("scale")
-    scale = factor * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     if query.is_cuda and why_no_triton() is None:
         from noback.engines.attention_triton import attention, can_attend
 
         if can_attend(query, key, value, mask):
             attend = partial(attention, query, key, value, scale=scale, causal=bool(kwargs.get("is_causal")))
-            with torch._C.DisableTorchFunction():  # what is written there is new: no waiting value depends on it
+            with torch._C.DisableTorchFunction():
                 if _runs(query, mask, attend):
                     return attend(mask)
     return F.scaled_dot_product_attention(query, key, value, **{**kwargs, "scale": scale})

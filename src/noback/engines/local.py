@@ -258,8 +258,6 @@ class Local:
         seen = batch.part(slice(0, -1)) if tokens % (len(points) * batch.rows) == 0 and len(batch) > 1 else batch
         together, alone = self._tried(seen, points), self._alone(seen, points)
         agree = self._agree(together, alone)
-        if not agree and self._probes.defer_nothing():  # perhaps the model does what waiting values cannot bear
-            agree = self._agree(together := self._tried(seen, points), alone)
         self.point_by_point = not agree or bool(self._probes.used_outside)
         self._checked = True
         if seen is not batch or self._sharing.active:

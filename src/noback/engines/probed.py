@@ -30,7 +30,6 @@ from noback.engines.units import (
     replaced_forward,
     units,
 )
-from noback.engines.waiting import Deferring, Product, sum_of, taking_values
 from noback.errors import InputError
 from noback.values import Move
 from noback.weights import Weights
@@ -62,11 +61,7 @@ class Probes:
         self._used: list[str] = []  # whole tensors in the order in which the first forward perturbed them
         self._groups: dict[str, tuple[str, ...]] = {}  # those that are perturbed together, by each of their names
         self._ready: dict[str, Tensor] = {}  # those of a group whose turn has not come yet
-        self._fuses = weights.device.type == "cuda"  # whether linears of one input are one product, and values wait
-        self._deferring = Deferring()
-        self._defers = True  # whether values may wait
-        self._rectified: set[nn.Module] = set()  # linears that the first forward gave to ReLU
-        self._kept: set[nn.Module] = set()  # norms of sums that are used again
+        self._fuses = weights.device.type == "cuda"  # whether linears of one input are one product
         self._siblings = Siblings()
         self._done: dict[nn.Module, tuple[Tensor, Tensor]] = {}  # an input, and what it gives a sibling of its linear
         self._scaling: dict[nn.Module, bool] = {}  # whether modules were seen to take the vectors of all probes at once
@@ -93,16 +88,12 @@ class Probes:
         if self._watch is not None:  # nothing of a forward that failed
             self._used.clear()
             self._siblings.forget()
-            self._rectified.clear()
-            self._kept.clear()
         self._small = self._weights.small(points) if self._moving else {}
         self._groups = self._grouped(len(points)) if self._moving else {}
         try:
             with ExitStack() as stack:
                 for module in self._units if self._moving else self._always:
                     stack.enter_context(replaced_forward(module, self._forward_of(module)))
-                if self._waits:
-                    stack.enter_context(self._deferring)
                 if self._watch is None or not self._moving:
                     yield
                 else:
@@ -120,16 +111,6 @@ class Probes:
         """Whether the next forward at displaced points is the first: from the second on, more is done at once."""
         return self._watch is not None
 
-    def defer_nothing(self) -> bool:
-        """Let no value wait from now on: the next forward at displaced points learns anew. False where none did."""
-        did, self._defers = self._fuses and self._defers, False
-        self._watch = Watch(self._names) if did else self._watch
-        return did
-
-    @property
-    def _waits(self) -> bool:
-        return self._fuses and self._defers and self._moving
-
     def _grouped(self, points: int) -> dict[str, tuple[str, ...]]:
         """The tensors that are perturbed together, those of siblings side by side."""
         if not self._fuses:
@@ -142,10 +123,6 @@ class Probes:
     def _forward_of(self, module: nn.Module) -> Forward:
         if is_plain(module, nn.LayerNorm):
             return partial(self._norm, module)
-        forward = self._reading(module)
-        return taking_values(forward) if self._fuses else forward
-
-    def _reading(self, module: nn.Module) -> Forward:
         if is_plain(module, nn.Linear):
             return partial(self._linear, module)
         if is_lora(module):
@@ -174,12 +151,8 @@ class Probes:
                 y.view(self._count, -1, y.shape[-1]).add_(bias)
             return y
         weight = self._perturbed(module.weight, rows)
-        product = partial(products, x.reshape(self._count, -1, x.shape[-1]), weight, bias)
-        shape = torch.Size([*x.shape[:-1], weight.shape[1]])
-        waits = self._watch is not None or module in self._rectified
-        if not (self._waits and waits and rows is None and self._only is None):
-            return product().view(shape)
-        return self._deferring.wait(Product(product, shape, x, partial(self._rectified.add, module)))
+        y = products(x.reshape(self._count, -1, x.shape[-1]), weight, bias)
+        return y.view(*x.shape[:-1], y.shape[-1])
 
     def _with_siblings(self, module: nn.Linear, given: Tensor) -> Tensor | None:
         """On a GPU, one product a probe for linears that take one input; none where a linear goes by itself."""
@@ -252,10 +225,7 @@ class Probes:
         """Each probe's part of the batch with its own scale and shift; on a GPU in one launch."""
         x = self._spread(x)
         weight, bias = (None if part is None else self._seen(part) for part in (module.weight, module.bias))
-        total = sum_of(x)
-        if total is not None and self._watch is not None:
-            total.tell(partial(self._kept.add, module))  # if it is used after this
-        return layer_norm(module, x, weight, bias, self._count, keep=module in self._kept)
+        return layer_norm(module, x, weight, bias, self._count)
 
     def _scaled(self, module: nn.Module, forward: Forward, *args: Any, **kwargs: Any) -> Any:
         """A norm of the model's own kind: its forward, once, with the vectors of all probes in place of its own.

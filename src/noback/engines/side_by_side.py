@@ -7,48 +7,33 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from noback.directions.on_gpu import why_no_triton
-from noback.engines.waiting import Waiting, settled, sum_of
 
 _WIDEST = 16384  # columns that a program of the fast norm holds
 
 
-def products(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> Tensor:
-    """X [probes, rows, in] by weight [probes, out, in] plus bias [probes, 1, out], and ReLU of that where it is asked.
+def products(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """X [probes, rows, in] by weight [probes, out, in] plus bias [probes, 1, out].
 
     A product a probe, its bias fused, is faster than one batched product and an addition.
     """
-    with torch._C.DisableTorchFunction():  # what is written here is new: no waiting value depends on it
+    with torch._C.DisableTorchFunction():
         y = x.new_empty((len(x), x.shape[1], weight.shape[1]))
         for index in range(len(x)):
             if bias is None:
                 torch.mm(x[index], weight[index].t(), out=y[index])
             else:
-                product = torch._addmm_activation if relu else torch.addmm
-                product(bias[index, 0], x[index], weight[index].t(), out=y[index])
-        return y.relu_() if relu and bias is None else y
+                torch.addmm(bias[index, 0], x[index], weight[index].t(), out=y[index])
+        return y
 
 
-def layer_norm(
-    module: nn.LayerNorm, x: Tensor, weight: Tensor | None, bias: Tensor | None, probes: int, *, keep: bool
-) -> Tensor:
-    """Each probe's rows of x with its own scale and shift [probes, width]; `keep` the sum that x may wait for.
-
-    In one launch on a GPU, else probe by probe.
-    """
+def layer_norm(module: nn.LayerNorm, x: Tensor, weight: Tensor | None, bias: Tensor | None, probes: int) -> Tensor:
+    """Each probe's rows of x with its own scale and shift [probes, width]: in one launch on a GPU, else one by one."""
     if weight is not None and _is_fast(x, weight):
         from noback.engines.norm_triton import layer_norm as in_one_launch
 
-        with torch._C.DisableTorchFunction():  # what is written here is new: no waiting value depends on it
-            later = sum_of(x)
-            parts = x.parts() if later is not None and isinstance(x, Waiting) else ()
-            if later is None or not all(part.is_contiguous() for part in parts):
-                return in_one_launch(settled(x), weight, bias, module.eps)
-            total = torch.empty_like(parts[0]) if keep else None
-            normed = in_one_launch(parts[0], weight, bias, module.eps, parts[1], total)
-            if total is not None:
-                later.give(total)
-            return normed
-    shape, parts, absent = list(module.normalized_shape), settled(x).chunk(probes), [None] * probes
+        with torch._C.DisableTorchFunction():
+            return in_one_launch(x, weight, bias, module.eps)
+    shape, parts, absent = list(module.normalized_shape), x.chunk(probes), [None] * probes
     vectors = zip(parts, absent if weight is None else weight, absent if bias is None else bias, strict=True)
     return torch.cat([F.layer_norm(part, shape, scale, shift, module.eps) for part, scale, shift in vectors])
 
