@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from noback.engines.displaced import Displaced, TensorNames, Watch
-from noback.engines.siblings import Siblings, joined
 from noback.engines.side_by_side import layer_norm, products
 from noback.engines.units import (
     Forward,
@@ -35,7 +34,6 @@ from noback.values import Move
 from noback.weights import Weights
 
 _YOUNG = 6  # whole tensors that a forward has perturbed: about a layer
-_LITTLE = 2**22  # bytes
 
 
 class Probes:
@@ -61,9 +59,6 @@ class Probes:
         self._used: list[str] = []  # whole tensors in the order in which the first forward perturbed them
         self._groups: dict[str, tuple[str, ...]] = {}  # those that are perturbed together, by each of their names
         self._ready: dict[str, Tensor] = {}  # those of a group whose turn has not come yet
-        self._fuses = weights.device.type == "cuda"  # whether linears of one input are one product
-        self._siblings = Siblings()
-        self._done: dict[nn.Module, tuple[Tensor, Tensor]] = {}  # an input, and what it gives a sibling of its linear
         self._scaling: dict[nn.Module, bool] = {}  # whether modules were seen to take the vectors of all probes at once
         self._examples = 0
         self._moving = False
@@ -87,9 +82,8 @@ class Probes:
         self._moving = any(point.terms for point in points)
         if self._watch is not None:  # nothing of a forward that failed
             self._used.clear()
-            self._siblings.forget()
         self._small = self._weights.small(points) if self._moving else {}
-        self._groups = self._grouped(len(points)) if self._moving else {}
+        self._groups = self._weights.groups(self._used, len(points)) if self._moving else {}
         try:
             with ExitStack() as stack:
                 for module in self._units if self._moving else self._always:
@@ -100,25 +94,15 @@ class Probes:
                     with self._watch:
                         yield
                     self.used_outside, self._watch = self._watch.seen, None
-                    self._grouped(len(points))  # prepared now: the next forward may be captured
+                    self._weights.groups(self._used, len(points))  # prepared now: the next forward may be captured
         finally:
             # Those of a forward that failed are not for the next one's points.
-            self._small, self._ready, self._done = {}, {}, {}
-            self._siblings.rest()
+            self._small, self._ready = {}, {}
 
     @property
     def learning(self) -> bool:
         """Whether the next forward at displaced points is the first: from the second on, more is done at once."""
         return self._watch is not None
-
-    def _grouped(self, points: int) -> dict[str, tuple[str, ...]]:
-        """The tensors that are perturbed together, those of siblings side by side."""
-        if not self._fuses:
-            return self._weights.groups(self._used, points)
-        tensors = self._weights.tensors
-        largest = max((tensors[name].nbytes for name in self._used), default=0)
-        sets = self._siblings.sets(max(largest, _LITTLE))  # so that a set takes no more memory than one tensor does
-        return self._weights.groups(self._used, points, [[self._names[one.weight] for one in some] for some in sets])
 
     def _forward_of(self, module: nn.Module) -> Forward:
         if is_plain(module, nn.LayerNorm):
@@ -135,15 +119,7 @@ class Probes:
 
     def _linear(self, module: nn.Linear, x: Tensor) -> Tensor:
         """A product a probe with its own weight; a frozen weight is one shared product."""
-        known = self._done.pop(module, None)
-        if known is not None and known[0] is x:
-            return known[1]
-        rows = self._rows.get(module)
-        if self._fuses and rows is None and self._only is None and self._moves(module.weight):
-            y = self._with_siblings(module, x)
-            if y is not None:
-                return y
-        x = self._spread(x)
+        rows, x = self._rows.get(module), self._spread(x)
         bias = None if module.bias is None else self._bias(module.bias, rows)
         if not self._moves(module.weight):
             y = F.linear(x, module.weight if rows is None else module.weight[rows])
@@ -153,32 +129,6 @@ class Probes:
         weight = self._perturbed(module.weight, rows)
         y = products(x.reshape(self._count, -1, x.shape[-1]), weight, bias)
         return y.view(*x.shape[:-1], y.shape[-1])
-
-    def _with_siblings(self, module: nn.Linear, given: Tensor) -> Tensor | None:
-        """On a GPU, one product a probe for linears that take one input; none where a linear goes by itself."""
-        if self._watch is not None:
-            self._siblings.see(module, given)
-            return None
-        by_name = {self._names[one.weight]: one for one in self._siblings.of(module)}
-        names = [name for name in self._groups.get(self._names[module.weight], ()) if name in by_name]
-        if not names or len(names) < len(by_name):
-            return None
-        some = [by_name[name] for name in names]
-        weights = [self._perturbed(one.weight) for one in some]
-        weight = joined(weights)
-        if weight is None:
-            self._ready |= dict(zip(names, weights, strict=True))
-            return None
-        bias = None
-        if module.bias is not None:
-            biases = [self._bias(one.bias, None)[:, 0] for one in some]
-            all_biases = joined(biases)
-            bias = (torch.cat(biases, dim=1) if all_biases is None else all_biases)[:, None]
-        x = self._spread(given)
-        y = products(x.reshape(self._count, -1, x.shape[-1]), weight, bias)
-        parts = y.view(*x.shape[:-1], -1).split_with_sizes([len(one.weight) for one in some], dim=-1)
-        self._done |= {one: (given, part) for one, part in zip(some, parts, strict=True)}
-        return self._done.pop(module)[1]
 
     def _lora(self, module: Any, x: Tensor) -> Tensor:
         """Each probe's B A is added to the frozen weight, which costs less than a pass over the activations."""
