@@ -33,7 +33,6 @@ class Graphs:
         self._captured: dict[Hashable, _Captured] = {}
         self._pool: Any = None
         self._capturing: list[Any] = []
-        self.held = 0  # bytes that only captured forwards can use
         self.refused: str | None = None  # why a forward could not be captured
 
     def __call__(self, key: Hashable, inputs: Inputs, forward: Callable[[Inputs], Tensor]) -> Tensor:
@@ -66,7 +65,7 @@ class Graphs:
         """Give the memory of the captured forwards back."""
         self._captured.clear()
         self._seen.clear()
-        self._pool, self.held = None, 0
+        self._pool = None
 
     def _capture(self, key: Hashable, inputs: Inputs, forward: Callable[[Inputs], Tensor]) -> _Captured | None:
         held = {name: tensor.to(self._device) for name, tensor in inputs.items()}
@@ -77,9 +76,7 @@ class Graphs:
         torch.cuda.empty_cache()
         try:
             with torch.cuda.stream(self.stream), _nothing_collected(), self._begun():
-                before = torch.cuda.memory_reserved(self._device)
                 output = forward(held)
-                self.held += torch.cuda.memory_reserved(self._device) - before
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # noqa: BLE001 (a model may do what cannot be captured, such as asking for a value)

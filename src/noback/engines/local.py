@@ -20,7 +20,6 @@ from noback.engines.last import OnlyAt, are_few, last_layer
 from noback.engines.loading import model_limit
 from noback.engines.probed import Probes
 from noback.engines.readout import by_example, readout_for, readout_of, without_cache
-from noback.engines.room import GpuMemory, Room, Size
 from noback.engines.sharing import BACK, POSITIONS, SHARED, TARGETS, Plan, Sharing, Tally, by_row, plain_inputs, widened
 from noback.errors import InputError
 from noback.options import one_of
@@ -67,7 +66,6 @@ class Local:
         self._graphs = Graphs(self._device) if self._device.type == "cuda" else None
         early = (lambda: None) if self._graphs is None else self._graphs.cut
         self._probes = Probes(model, weights, self._readout.rows, early)
-        self._room = None if self._graphs is None else Room(GpuMemory(self._device, self._graphs), say)
         self._captured_with: object = None  # the sweeps over the weights where they stood then
         self._limit = model_limit(model) or sys.maxsize
         self._padding = getattr(model.config, "pad_token_id", None) or 0
@@ -99,7 +97,6 @@ class Local:
             cut = self._asked(batch, points)
             try:
                 with self._on_the_device():
-                    cut = self._fitting(batch, points, *cut)
                     return self._scored(batch, points, *cut)
             except torch.OutOfMemoryError as error:
                 self._take_less(*cut, error)
@@ -145,28 +142,6 @@ class Local:
         """How many points and examples may go through the model at once."""
         return min(self._probes_per_pass or len(points), len(points)), min(self._micro_batch or len(batch), len(batch))
 
-    def _fitting(self, batch: Batch, points: Sequence[Move], probes: int, examples: int) -> tuple[int, int]:
-        """How many of them do: on a GPU, as many as its memory should hold."""
-        if self._room is None:
-            return probes, examples
-        tokens = next(iter(batch.inputs.values())).shape[1]
-        rows, tokens = -(-batch.rows * examples // len(batch)), tokens + self._more(tokens)
-        size = Size(1 if self.point_by_point else probes, rows, tokens, _moving(points))
-        tried = self._room.trial(size, examples)
-        if tried:
-            self._tried(batch.part(slice(0, tried)), points[:probes])  # only to see what it takes
-        held, examples = self._room.fitting(size, examples)
-        return (probes if self.point_by_point else held), examples
-
-    def _watched(
-        self, inputs: Mapping[str, Tensor], points: Sequence[Move], at_once: int
-    ) -> AbstractContextManager[None]:
-        """Within, a forward of so many of the points runs."""
-        if self._room is None:
-            return nullcontext()
-        rows, tokens = inputs["input_ids"].shape
-        return self._room.watching(Size(at_once, rows, tokens, _moving(points)))
-
     def _scored(self, batch: Batch, points: Sequence[Move], probes: int, examples: int) -> Tensor:
         scores: list[Tensor] = []
         for together in _cut(points, probes):
@@ -186,8 +161,7 @@ class Local:
         if probes > 1:
             self._probes_per_pass = probes = probes // 2
         elif examples > 1:
-            self._probes_per_pass, self._micro_batch = probes, examples // 2
-            examples = self._micro_batch
+            self._micro_batch = examples = examples // 2
         else:
             raise InputError(
                 "the GPU's memory does not hold one example at one point; use a smaller dtype or model, or --device cpu"
@@ -287,8 +261,7 @@ class Local:
 
     def _alone(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
         inputs = {name: tensor.to(self._device) for name, tensor in self._inputs(batch).items()}
-        with self._watched(inputs, points, 1):
-            return [by_example(self._displaced(inputs, point), batch.candidates) for point in points]
+        return [by_example(self._displaced(inputs, point), batch.candidates) for point in points]
 
     def _probed(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
         """All points in one forward, probe-major."""
@@ -299,10 +272,9 @@ class Local:
             if sweeps is not self._captured_with:
                 self._graphs.forget()
                 self._captured_with = sweeps
-        with self._watched(inputs, points, len(points)):
-            part = self._in_part(inputs, points)
-            forward = partial(self._forward, points=points, part=part)
-            logits = forward(inputs) if self._graphs is None else self._graphs((order, part), inputs, forward)
+        part = self._in_part(inputs, points)
+        forward = partial(self._forward, points=points, part=part)
+        logits = forward(inputs) if self._graphs is None else self._graphs((order, part), inputs, forward)
         return [by_example(one, batch.candidates) for one in logits.chunk(len(points))]
 
     def _in_part(self, inputs: Mapping[str, Tensor], points: Sequence[Move], below: int = 0) -> bool:
