@@ -16,8 +16,8 @@ import tomli_w
 
 from noback.adapters import AnyAdapter, Full
 from noback.directions import FAMILIES
+from noback.engines.options import SHARED
 from noback.engines.quantised import QUANTISED
-from noback.engines.sharing import SHARED
 from noback.errors import InputError
 from noback.estimators import TwoSided
 from noback.objectives import AnyObjective, CrossEntropy

@@ -9,7 +9,7 @@ import torch
 from noback.adapters import Full, Lora, Prefix
 from noback.config import RunConfig
 from noback.directions import FAMILIES, Place, on_gpu, sweeps
-from noback.engines import STILL
+from noback.engines import STILL, open_model
 from noback.estimators import TwoSided
 from noback.folder import RunFolder
 from noback.mezo import MeZO
@@ -29,10 +29,12 @@ pytestmark = [
 if torch.cuda.is_available():
     from torch.nn.functional import scaled_dot_product_attention
 
-    from noback.engines import attending, attention_triton
-    from noback.engines.attending import Attending
-    from noback.engines.attention_triton import attention, can_attend
-    from noback.engines.norm_triton import layer_norm
+    from noback.engines.attention import own_attention
+    from noback.engines.cuda import attention_triton
+    from noback.engines.cuda.attention import short_rows
+    from noback.engines.cuda.attention_triton import attention, can_attend
+    from noback.engines.cuda.norm_triton import layer_norm
+    from noback.engines.trust import Trust
 
 SEED, OTHER_SEED = 0x123456789ABCDEF0, 0xFFFFFFFFFFFFFFF1
 PAIR = [Move((Term(SEED, 1e-3),)), Move((Term(SEED, -1e-3),))]
@@ -212,8 +214,7 @@ class TestScores:
         run.task.use(drawn(run))
         for seed in (1, 2, 3):
             run.engine.score(run.batch(0), TwoSided(eps=1e-2).points([seed]))
-        (captured,) = run.engine._graphs._captured.values()
-        assert len(captured.graphs) == (2 if isinstance(adapter, Full) else 1)
+        assert run.engine.runner.captured() == ((2 if isinstance(adapter, Full) else 1),)
 
     def test_a_captured_forward_gives_what_a_plain_one_gives(self, adapter):
         run = Run(config(device="cuda", adapter=adapter), RunFolder("."))
@@ -222,8 +223,8 @@ class TestScores:
         first = run.engine.score(batch, estimator.points([SEED]))
         for seed in (OTHER_SEED, SEED, 5):
             captured = run.engine.score(batch, estimator.points([seed]))
-        assert run.engine._graphs.refused is None
-        assert run.engine._graphs._captured
+        assert run.engine.runner.refused() is None
+        assert run.engine.runner.captured()
         assert run._staged[0] == 1  # the next batch was made while the GPU worked
         again = run.engine.score(batch, estimator.points([SEED]))
         for one, other in zip(first, again, strict=True):
@@ -285,8 +286,9 @@ def test_short_rows_within_a_forward_go_to_the_kernel(monkeypatch):
         seen[..., 0] = True
         seen[0, 0, 3] = not runs  # as PyTorch's way for a token that sees nothing differs between its kernels
         ran.clear()
-        with Attending():
-            found = scaled_dot_product_attention(*given, attn_mask=seen)
+        own = own_attention(open_model("mini", "bfloat16").model).function
+        mask = torch.zeros(seen.shape, dtype=torch.bfloat16, device="cuda").masked_fill_(~seen, float("-inf"))
+        found = short_rows(own, Trust(pytest.fail))(None, *given, mask)[0].transpose(1, 2)
         assert bool(ran) is runs
         expected = scaled_dot_product_attention(*(part.float() for part in given), attn_mask=seen)
         if runs:
@@ -304,13 +306,12 @@ def test_a_captured_forward_goes_to_the_kernel_too(monkeypatch, tmp_path):
         return attention(*args, **kwargs)
 
     monkeypatch.setattr(attention_triton, "attention", seen)
-    monkeypatch.setattr(attending, "_RUNS", {})
     run = Run(config(device="cuda", dtype="bfloat16"), RunFolder(tmp_path))
     for seed in (SEED, OTHER_SEED, 7):
         run.engine.score(full_rows(24), TwoSided(eps=1e-3).points([seed]))
     assert True in captured
-    assert run.engine._graphs.refused is None
-    assert run.engine._graphs._captured
+    assert run.engine.runner.refused() is None
+    assert run.engine.runner.captured()
 
 
 def full_rows(tokens):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from noback.bench.case import BenchCase
 from noback.bench.shapes import SHAPES, Shape, random_model
 from noback.engines import chosen_device, is_causal, keep_freed_memory, model_limit, open_model
-from noback.engines.units import is_plain, replaced_forward
+from noback.engines.modules.kinds import is_plain, replaced_forward
 from noback.errors import InputError
 from noback.tasks import Batch
 from noback.weights import DTYPES

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from noback.engines.units import is_plain, replaced_forward
+from noback.engines.modules.kinds import is_plain, replaced_forward
 from noback.errors import InputError
 from noback.tasks import Candidates
 

@@ -1,4 +1,4 @@
-"""The slow twin of the local engine: a whole perturbed copy of the model for each point, and the plain forward."""
+"""The reference engine: a whole perturbed copy of the model for each point, and its plain forward."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from noback.values import Move
 from noback.weights import Weights
 
 
-class Plain:
+class Reference:
     """Scores as one would without any trick: readable, slow, and what the local engine must equal."""
 
     def __init__(self, model: Any, weights: Weights, word_ids: Sequence[int] | None) -> None:
