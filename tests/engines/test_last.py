@@ -8,7 +8,7 @@ import torch
 import transformers
 from torch import nn
 
-from noback.adapters import Lora, Prefix
+from noback.adapters import Prefix
 from noback.engines import STILL, Local, Plain
 from noback.engines.attention import overridden, own_attention
 from noback.engines.perturbed import TensorNames
@@ -107,20 +107,6 @@ def test_scores_do_not_depend_on_what_was_scored_before(tokenizer):
     for engine in (first, second):
         assert torch.equal(engine.score(batch, [STILL])[0], still[0])
     assert said == []
-
-
-def test_a_lora_is_added_to_its_weight_once(tokenizer, monkeypatch):
-    model = tiny_causal("llama")
-    tuned = Lora(rank=2).attach(model, (), 0)
-    batch, word_ids = BATCHES["words"](tokenizer)
-    said, added = [], []
-    engine = Local(model, Weights(tuned, "normal"), word_ids, share="none", say=said.append)
-    engine.score(batch, POINTS)
-    assert said == []
-    plain = torch.baddbmm
-    monkeypatch.setattr(torch, "baddbmm", lambda *args, **kwargs: (added.append(1), plain(*args, **kwargs))[1])
-    engine.score(batch, POINTS)
-    assert len(added) == len([name for name in tuned if "lora_A" in name])
 
 
 class Mixing(nn.Module):

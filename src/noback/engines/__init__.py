@@ -43,34 +43,11 @@ _FILES = {
 _FORMER = {"STILL": "UNPERTURBED", "Displaced": "Perturbed", "Plain": "Reference"}
 
 __all__ = [
-    "AnyEngine",
-    "Displaced",
-    "ENGINES",
-    "Engine",
-    "Local",
-    "LocalEngine",
-    "Opened",
-    "Perturbed",
-    "Plain",
-    "Reference",
-    "STILL",
-    "Tally",
-    "TensorNames",
-    "UNPERTURBED",
-    "Writing",
-    "by_example",
-    "chosen_device",
-    "engine_class",
-    "generate",
-    "is_causal",
-    "keep_freed_memory",
-    "materialised",
-    "model_limit",
-    "open_classifier",
-    "open_model",
-    "readout_for",
-    "readout_of",
-]
+    "AnyEngine", "Displaced", "ENGINES", "Engine", "Local", "LocalEngine", "Opened", "Perturbed", "Plain", "Reference",
+    "STILL", "Tally", "TensorNames", "UNPERTURBED", "Writing", "by_example", "chosen_device", "engine_class",
+    "generate", "is_causal", "keep_freed_memory", "materialised", "model_limit", "open_classifier", "open_model",
+    "readout_for", "readout_of",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

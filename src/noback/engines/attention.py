@@ -40,7 +40,7 @@ def own_attention(model: Any) -> Own | None:
     if name not in _KNOWN:
         return None
     attention_functions = _register()
-    with _quiet():
+    with quiet():
         model.set_attn_implementation(_NAME)
     taken = model.config._attn_implementation == _NAME
     if taken:
@@ -97,8 +97,8 @@ def _register() -> Any:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Within, the library does not warn that a model has an attention of its own."""
+def quiet() -> Iterator[None]:
+    """Within, the library does not warn of what is meant: an attention of a model's own, a fresh head."""
     import transformers
 
     verbosity = transformers.utils.logging.get_verbosity()

@@ -7,7 +7,7 @@ attention the queries of these with the keys, values and mask of all. 5 % of a s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -58,8 +58,6 @@ class OnlyAt:
         self._tokens = 0
         self._given: _Given | None = None  # what the first forward gave its attention
         self._ends = False  # whether the layer's forward ends at its attention
-        # What the modules gave for all tokens, in turn, so that none is asked again for some of them.
-        self._gave: dict[nn.Module, list[Any]] = {}
         self.cut = False  # whether anything was left out
 
     @contextmanager
@@ -92,33 +90,15 @@ class OnlyAt:
         if hidden.dim() != 3 or len(hidden) != len(self._places) or not are_few(self._places, hidden.shape[1]):
             return forward(*args, **kwargs)
         self._tokens = hidden.shape[1]
-        with self._modules_remembered():
-            try:
-                self._ends = True
-                return forward(*args, **kwargs)  # attention is computed by something else: all is done
-            except _Reached:
-                self.cut = True
-            finally:
-                self._ends = False
-            some_args, some_kwargs = mapped(self._some, (args, kwargs))
-            return mapped(self._spread, forward(*some_args, **some_kwargs))
-
-    @contextmanager
-    def _modules_remembered(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for part in self._parts - {self._layer}:
-                if "forward" in part.__dict__ or (part._parameters and _is_leaf(part)):
-                    stack.enter_context(replaced_forward(part, partial(self._remembered, part, part.forward)))
-            yield
-
-    def _remembered(self, module: nn.Module, forward: Forward, *args: Any, **kwargs: Any) -> Any:
-        gave = self._gave.setdefault(module, [])
-        if self.cut:
-            known = gave.pop(0) if gave else None
-            return forward(*args, **kwargs) if known is None else self._some(known)
-        output = forward(*args, **kwargs)
-        gave.append(output if self._is_of_all(output) and output.dim() == 3 else None)
-        return output
+        try:
+            self._ends = True
+            return forward(*args, **kwargs)  # attention is computed by something else: all is done
+        except _Reached:
+            self.cut = True
+        finally:
+            self._ends = False
+        some_args, some_kwargs = mapped(self._some, (args, kwargs))
+        return mapped(self._spread, forward(*some_args, **some_kwargs))
 
     def _mask(self, given: _Given, *, causal: bool) -> Tensor | None:
         """The mask of the tokens that are read."""
