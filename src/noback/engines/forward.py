@@ -34,8 +34,8 @@ class ProbedModel:
     readout: Readout
     settings: Mapping[str, bool]
     modules: Sequence[Handled]  # those that own tuned tensors
-    always: Sequence[Handled]  # of these, the ones that are handled at the unperturbed point too
-    nested: Mapping[nn.Module, Sequence[Handled]]
+    asked: Sequence[Handled]  # linears of which some outputs are asked, tuned or not
+    always: Sequence[Handled]  # those that are handled at the unperturbed point too
     last: nn.Module | None  # the layer that may be computed in part
     attention: Attention | None  # what computes the model's attention; none: its own way, which is left alone
     override: bool  # whether that is another function, or needs other masks, than the model's own
@@ -68,15 +68,10 @@ def probed_model(
     names, readout = TensorNames(model.named_parameters(), weights), readout_of(model, word_ids)
     asked = [handled(module) for module in readout.rows]
     modules = [handled(module) for module in perturbed_modules(model, names) if module not in readout.rows] + asked
-    nested = {
-        module: [one for one in asked if one[0] is not module and one[0] in set(module.modules())]
-        for module, _ in modules
-    }
     own = own_attention(model)
     return ProbedModel(
-        model, weights, names, readout, without_cache(model), modules,
+        model, weights, names, readout, without_cache(model), modules, asked,
         always=[*asked, *(one for one in modules if is_lora(one[0]))],
-        nested=nested,
         last=None if own is None else last_layer(model, names),
         attention=None if own is None else own.function if instead is None else instead(own, trust),
         override=instead is not None,
@@ -107,7 +102,7 @@ def forward(
     watch = Watch(probed.names)
     with ExitStack() as stack:
         enter = stack.enter_context
-        enter(installed(probed.modules if moving else probed.always, _probes(probed, points, rows, tensors)))
+        enter(installed(probed.modules if moving else probed.always, _probes(probed, points, inputs, tensors)))
         if moving and learned is None:
             enter(watch)
         only_at = _attending(probed, stack, positions if in_part else None)
@@ -125,12 +120,10 @@ def forward_alone(probed: ProbedModel, inputs: Inputs, point: Move) -> Tensor:
     """One point by itself: every torch function sees the tuned tensors there. Right for any model, and slower."""
     tensors = PerturbedTensors(probed.weights, probed.names, [point], order=None)
     readout = readout_for(inputs.get(TARGETS), probed.model, probed.readout)
-    asked = [one for one in probed.always if one[0] in probed.readout.rows]
-    rows = len(inputs[POSITIONS])
     with ExitStack() as stack:
         if point.terms:
             stack.enter_context(tensors.seen_by_all(0))
-        stack.enter_context(installed(asked, _probes(probed, [point], rows, tensors)))
+        stack.enter_context(installed(probed.asked, _probes(probed, [point], inputs, tensors)))
         stack.enter_context(readout.reading(inputs[POSITIONS]))
         return readout.label_logits(probed.model(**of_the_model(inputs), **probed.settings).logits)
 
@@ -149,8 +142,8 @@ def _attending(probed: ProbedModel, stack: ExitStack, positions: Tensor | None) 
     return only_at
 
 
-def _probes(probed: ProbedModel, points: Sequence[Move], rows: int, tensors: PerturbedTensors) -> Probes:
-    return Probes(points, rows, tensors, probed.trust, probed.readout.rows, probed.nested)
+def _probes(probed: ProbedModel, points: Sequence[Move], inputs: Inputs, tensors: PerturbedTensors) -> Probes:
+    return Probes(points, len(inputs[POSITIONS]), tensors, probed.trust, probed.readout.rows, probed.asked)
 
 
 def _copies(tensor: Tensor, count: int) -> Tensor:

@@ -72,11 +72,14 @@ class Scorer:
         What is compared for the first time is compared on a few examples; their scores are not used. So every score is
         computed in the way of all later ones, to the bit, also by a run that is resumed here.
         """
-        plan, moving = self._planner.plan(batch, len(points)), is_perturbed(points)
+        moving, several = is_perturbed(points), len(points) > 1
+        if moving and self._trust.refused(("points", several)):
+            return None
+        plan = self._planner.plan(batch, len(points))
         few = cache(lambda: self._few(batch, points, plan))
         plan_of_few = cache(lambda: None if plan is None else self._planner.plan(few(), len(points)))
         plain = cache(lambda: self._tried(few(), points, Way()))
-        if moving and not self._takes_points(plain, lambda: self._alone(few(), points), len(points) > 1):
+        if moving and not self._takes_points(plain, lambda: self._alone(few(), points), several):
             return None
         whole = plain
         if plan is not None:

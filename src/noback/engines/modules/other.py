@@ -24,11 +24,11 @@ def other(probes: Probes, module: nn.Module, forward: Forward, *args: Any, **kwa
     if not rows:
         kind = type(module).__name__
         raise InputError(f"a {kind} takes no tensor whose first dimension is the batch; freeze its weights")
-    outputs = []
+    inside, outputs = set(module.modules()) - {module}, []
+    nested = [one for one in probes.asked if one[0] in inside]  # a decoder within a head that owns a tensor
     for place, index in enumerate(range(len(probes.points)) if probes.only is None else [probes.only]):
         part_args, part_kwargs = pytree.tree_map(partial(_part, rows, probes.count, place), (args, kwargs))
-        nested = installed(probes.nested.get(module, ()), replace(probes, only=index))
-        with probes.tensors.seen_by_all(index), nested:
+        with probes.tensors.seen_by_all(index), installed(nested, replace(probes, only=index)):
             outputs.append(forward(*part_args, **part_kwargs))
     return pytree.tree_map(lambda *parts: torch.cat(parts) if isinstance(parts[0], Tensor) else parts[0], *outputs)
 

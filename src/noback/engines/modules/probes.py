@@ -90,8 +90,8 @@ class Probes:
     tensors: PerturbedTensors
     trust: Trust
     output_rows: Mapping[nn.Module, Tensor]  # the outputs that are asked of a linear
-    nested: Mapping[nn.Module, Sequence[Handled]]  # handled modules within one that takes the probes one by one
-    only: int | None = None  # within such a module, the probe in hand
+    asked: Sequence[Handled]  # those linears
+    only: int | None = None  # within a module that takes the probes one by one, the probe in hand
 
     @property
     def count(self) -> int:
