@@ -11,11 +11,11 @@ import torch
 import transformers
 
 from noback.embedded import MODELS
-from noback.engines import STILL, Local, Plain
+from noback.engines import Local, Reference
 from noback.tasks import Task
 from noback.tasks.data import Example
 from noback.tasks.spec import spec_of
-from noback.values import Move, Term
+from noback.values import UNPERTURBED, Move, Term
 from noback.weights import Weights
 
 # Tests run side by side, one to a core; a second thread in each would only wait for the other's.
@@ -126,9 +126,9 @@ def weights_of(model, noise: str = "normal") -> Weights:
 
 def check_against_the_twin(model, weights: Weights, task: Task) -> None:
     """The local engine gives the scores of whole perturbed copies, its probes side by side."""
-    points = [Move((Term(3, 1e-1),)), Move((Term(3, -1e-1),)), Move((Term(4, 5e-2), Term(3, 5e-2))), STILL]
+    points = [Move((Term(3, 1e-1),)), Move((Term(3, -1e-1),)), Move((Term(4, 5e-2), Term(3, 5e-2))), UNPERTURBED]
     batch, engine = task.batch(0, 5, 0), Local(model, weights, task.word_ids)
-    fast, slow = (each.score(batch, points) for each in (engine, Plain(model, weights, task.word_ids)))
+    fast, slow = (each.score(batch, points) for each in (engine, Reference(model, weights, task.word_ids)))
     assert not engine.point_by_point
     assert (slow[0] - slow[1]).abs().max() > 1e-6  # the tuned tensors are alive
     for ours, twins in zip(fast, slow, strict=True):

@@ -10,14 +10,14 @@ import transformers
 
 from noback import Full, InputError, Lora, Prefix, RunConfig, Sgd, TwoSided, evaluate, export, resume, train, tuned_run
 from noback.adapters import floating
-from noback.engines import STILL, Local
+from noback.engines import Local
 from noback.folder import RunFolder
 from noback.journal import read_journal
 from noback.replaying import begin_with, go_to
 from noback.run import Run, drawn_data
 from noback.tensor_bytes import packed, rounded_start, unpacked
 from noback.training import Interrupted
-from noback.values import Move, Term
+from noback.values import UNPERTURBED, Move, Term
 from noback.weights import Weights
 from tests.conftest import check_against_the_twin, tiny_model
 
@@ -33,7 +33,7 @@ def config(tiny_folder, data_folder):
 
 
 def logits_of(run, texts=("a warm and funny film", "it drags and never works")):
-    return run.engine.score(run.task.prompts(list(texts)), [STILL])[0]
+    return run.engine.score(run.task.prompts(list(texts)), [UNPERTURBED])[0]
 
 
 # Every adapter on every architecture
@@ -53,14 +53,14 @@ def test_an_adapter_freezes_everything_else_and_each_of_its_tensors_changes_the_
     body = {name: tensor.clone() for name, tensor in floating(model).items()}
     tuned = adapter.attach(model, (), 0)
     weights, batch = Weights(tuned), small_task.batch(0, 4, 0)
-    before = Local(model, weights, small_task.word_ids).score(batch, [STILL])[0]
+    before = Local(model, weights, small_task.word_ids).score(batch, [UNPERTURBED])[0]
     weights.advance([Move((Term(9, 0.5),))])  # B is no longer zero
     for name, tensor in tuned.items():
         engine = Local(model, weights, small_task.word_ids)
-        moved = engine.score(batch, [STILL])[0]
+        moved = engine.score(batch, [UNPERTURBED])[0]
         with torch.no_grad():
             tensor.add_(0.5)
-        assert not torch.equal(engine.score(batch, [STILL])[0], moved), name
+        assert not torch.equal(engine.score(batch, [UNPERTURBED])[0], moved), name
     assert not torch.equal(moved, before)
     after = {name.replace(".base_layer", ""): tensor for name, tensor in floating(model).items()}
     assert all(torch.equal(after[name], tensor) for name, tensor in body.items())
@@ -104,8 +104,8 @@ def test_a_fresh_lora_changes_nothing_and_depends_on_the_runs_seed_only(small_ta
     tuned = [Lora(rank=4).attach(model, (), seed) for model, seed in zip(models, (0, 0, 1), strict=True)]
     plain = Local(tiny_model("roberta"), Weights(floating(tiny_model("roberta"))), small_task.word_ids)
     batch = small_task.batch(0, 4, 0)
-    scores = Local(models[0], Weights(tuned[0]), small_task.word_ids).score(batch, [STILL])[0]
-    torch.testing.assert_close(scores, plain.score(batch, [STILL])[0])
+    scores = Local(models[0], Weights(tuned[0]), small_task.word_ids).score(batch, [UNPERTURBED])[0]
+    torch.testing.assert_close(scores, plain.score(batch, [UNPERTURBED])[0])
     for name, tensor in tuned[0].items():
         assert torch.equal(tensor, tuned[1][name])
         assert torch.equal(tensor, tuned[2][name]) is (".lora_B." in name)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from noback import AdaptTies, Momentum, OneSided, RunConfig, Sgd, TwoSided, resume, train, training
-from noback.engines import Local, Plain
+from noback.engines import Local, Reference
 from noback.estimators import run_search
 from noback.folder import RunFolder
 from noback.journal import Journal, StepRecord, read_journal
@@ -218,7 +218,7 @@ def test_what_is_measured_ahead_is_what_the_reference_engine_gives(config, tmp_p
     run = Run(config, RunFolder(tmp_path))
     run.task.use(drawn_data(config))
     batch, seeds, estimator = run.batch(0), direction_seeds(0, 0, 3), run.config.estimator
-    reference = Plain(run.model, run.weights, run.task.word_ids)
+    reference = Reference(run.model, run.weights, run.task.word_ids)
     found, outputs = begin_on(run.engine, batch, CrossEntropy(), estimator, seeds).read()
     slow = []
 

@@ -9,7 +9,7 @@ import transformers
 
 from noback import Full, LocalEngine, Lora, Prefix, RunConfig, evaluate, export, predict, resume, train, tuned_run
 from noback.calibration import calibrated_accuracy
-from noback.engines import Local, Plain, Tally
+from noback.engines import Local, Reference, Tally
 from noback.errors import InputError
 from noback.evaluating import answers
 from noback.folder import RunFolder
@@ -59,7 +59,7 @@ def test_the_engine_of_a_run_gives_what_its_slow_twin_gives(adapter, config):
     points = [Move((Term(3, 1e-2),)), Move((Term(3, -1e-2),))]
     batch = run.batch(0)
     fast = run.engine.score(batch, points)
-    slow = Plain(run.model, run.weights, run.task.word_ids).score(batch, points)
+    slow = Reference(run.model, run.weights, run.task.word_ids).score(batch, points)
     assert not run.engine.point_by_point
     assert (slow[0] - slow[1]).abs().max() > 1e-4  # the points are apart, so agreement means something
     for ours, twins in zip(fast, slow, strict=True):

@@ -7,11 +7,11 @@ import torch
 import transformers
 
 from noback import Full, Head, InputError, RunConfig, Sgd, TwoSided, export, predict, train, tuned_run
-from noback.engines import STILL, Local, Plain, open_classifier
+from noback.engines import Local, Reference, open_classifier
 from noback.tasks import Task
 from noback.tasks.data import Example
 from noback.tensor_bytes import digest
-from noback.values import Move, Term
+from noback.values import UNPERTURBED, Move, Term
 from noback.weights import Weights
 from tests.conftest import NEGATIVE, POSITIVE, tiny_model
 
@@ -43,10 +43,10 @@ def test_probes_of_a_classifier_equal_whole_perturbed_copies(kind, saved, review
     task = Task(reviews_spec, tokenizer, for_head=True)
     task.add("train", [Example((text,), gold) for gold, texts in ((1, POSITIVE), (0, NEGATIVE)) for text in texts])
     batch = task.batch(0, 5, 0)
-    points = [Move((Term(3, 1e-2),)), Move((Term(3, -1e-2),)), STILL]
+    points = [Move((Term(3, 1e-2),)), Move((Term(3, -1e-2),)), UNPERTURBED]
     for adapter in (Head(), Head(alone=True)):
         weights = Weights(adapter.attach(model, fresh, 0))
-        fast, slow = (engine(model, weights, None).score(batch, points) for engine in (Local, Plain))
+        fast, slow = (engine(model, weights, None).score(batch, points) for engine in (Local, Reference))
         assert (slow[0] - slow[1]).abs().max() > 1e-5
         for ours, twins in zip(fast, slow, strict=True):
             assert ours.shape == (5, 2)

@@ -12,7 +12,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from noback import InputError, Lora, Prefix, RunConfig, Sgd, TwoSided, export, train, tuned_run
 from noback.adapters import base_tensors
 from noback.engines import open_model
-from noback.engines.units import is_lora
+from noback.engines.modules.lora import is_lora
 from noback.errors import DamagedError
 from noback.evaluating import score
 from noback.folder import RunFolder

@@ -24,18 +24,18 @@ from noback import (
 )
 from noback.compare import compare
 from noback.config import config_of
-from noback.engines import STILL, Local, Plain, Writing, open_model
+from noback.engines import Local, Reference, Writing, open_model
 from noback.epsilon import measure_eps
 from noback.errors import InputError
 from noback.evaluating import write
 from noback.journal import read_journal
 from noback.run import drawn_data
 from noback.tasks import load_spec
-from noback.values import Move, Term, direction_seeds
+from noback.values import UNPERTURBED, Move, Term, direction_seeds
 from tests.conftest import tiny_causal, weights_of, write_rows
 
 TEXTS = ["This film was", "I", "The best thing about the story is that the actors", "A long time ago there was"]
-POINTS = [STILL, *(Move((Term(seed, side * 0.02),)) for seed in (5, 6) for side in (1.0, -1.0))]
+POINTS = [UNPERTURBED, *(Move((Term(seed, side * 0.02),)) for seed in (5, 6) for side in (1.0, -1.0))]
 TASK = 'name = "sayings"\nprompt = "{opening}"\nlabel = ""\nmax_new_tokens = 5\n'
 SEEN: list[tuple] = []
 
@@ -67,7 +67,7 @@ def test_texts_at_displaced_points_are_those_of_a_whole_perturbed_copy_to_the_to
     """Keys and values of one point never serve another: every point's tokens are its own copy's."""
     model = tiny_causal(kind)
     prompts, writing = prompts_of(tokenizer), Writing(tokenizer, 6)
-    expected = Plain(model, weights_of(model), None).write(prompts, POINTS, writing)
+    expected = Reference(model, weights_of(model), None).write(prompts, POINTS, writing)
     said: list[str] = []
     engine = Local(model, weights_of(model), None, hold=hold, say=said.append)
     assert engine.write(prompts, POINTS, writing) == expected
@@ -78,9 +78,9 @@ def test_texts_at_displaced_points_are_those_of_a_whole_perturbed_copy_to_the_to
 
 def test_the_embedded_model_stops_and_writes_as_its_copy_does(tokenizer):
     model = open_model("mini-causal", "float32", causal=True).model
-    prompts, points = prompts_of(tokenizer), [STILL, *(Move((Term(3, side * 5e-3),)) for side in (1.0, -1.0))]
+    prompts, points = prompts_of(tokenizer), [UNPERTURBED, *(Move((Term(3, side * 5e-3),)) for side in (1.0, -1.0))]
     writing = Writing(tokenizer, 12, (" a ", "."))
-    expected = Plain(model, weights_of(model), None).write(prompts, points, writing)
+    expected = Reference(model, weights_of(model), None).write(prompts, points, writing)
     found = Local(model, weights_of(model), None).write(prompts, points, writing)
     assert [writing.texts(tokens) for tokens in found] == [writing.texts(tokens) for tokens in expected]
     assert any(len(tokens) < 12 for tokens in found[0])
@@ -187,7 +187,7 @@ def test_the_slope_is_that_of_minus_the_mean_reward(config, tmp_path):
     for side in (1.0, -1.0):
         point = Move((Term(direction_seeds(0, 0, 1)[0], side * 2e-2),))
         writing = Writing(run.tokenizer, 5)
-        twin = Plain(run.model, run.weights, None).write([one.ids for one in questions], [point], writing)[0]
+        twin = Reference(run.model, run.weights, None).write([one.ids for one in questions], [point], writing)[0]
         losses.append(-sum(len(text) / 10 for text in writing.texts(twin)) / 4)
     assert record.loss == pytest.approx(sum(losses) / 2, rel=1e-6)
     assert record.slopes[0] == pytest.approx((losses[0] - losses[1]) / 4e-2, rel=1e-5)
@@ -204,7 +204,7 @@ def test_a_run_whose_reward_fails_midway_loses_nothing(config, tmp_path, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setitem(globals(), "length", fails_later)
-        with pytest.raises(InputError, match=r"raised KeyError.*nothing is lost: mend it, then noback resume"):
+        with pytest.raises(InputError, match=r"raised KeyError.*nothing is lost: fix it, then noback resume"):
             train(dataclasses.replace(config, objective=Reward("tests.test_rewards:length")), tmp_path / "run")
     assert 0 < len(read_journal(tmp_path / "run" / "journal").steps) < 6
     assert resume(tmp_path / "run").final_weights == undisturbed.final_weights

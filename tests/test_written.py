@@ -9,13 +9,13 @@ import torch
 from noback import LanguageModel, RunConfig, evaluate, evaluating, generate, predict, train, tuned_run
 from noback.answers import with_any_right
 from noback.compare import compare
-from noback.engines import STILL
 from noback.epsilon import measure_eps
 from noback.errors import InputError
 from noback.folder import RunFolder
 from noback.objectives import Accuracy, CrossEntropy, Function, answer_loss, exact_match, token_f1
 from noback.run import Run, drawn_data
 from noback.tasks import load_spec
+from noback.values import UNPERTURBED
 from tests.conftest import rows_of, write_rows
 
 
@@ -73,7 +73,7 @@ def test_a_language_model_loss_reads_the_right_choice_alone(config_for):
         run.task.use(drawn_data(config))
         batch = run.batch(0)
         assert batch.rows == each * len(batch)
-        losses.append(answer_loss(run.engine.score(batch, [STILL])[0], batch.gold))
+        losses.append(answer_loss(run.engine.score(batch, [UNPERTURBED])[0], batch.gold))
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 

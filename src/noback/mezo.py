@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from noback.directions import AnyNoise
-from noback.engines import Displaced, TensorNames, keep_freed_memory
+from noback.engines import Perturbed, TensorNames, keep_freed_memory
 from noback.errors import DamagedError, InputError, NobackError
 from noback.estimators import AnyEstimator, TwoSided, estimate
 from noback.journal import FORMAT, Contents, Journal, StepRecord
@@ -31,7 +31,7 @@ class MeZO:
     >>> loss = optimizer.step(lambda: criterion(model(inputs), targets))
 
     The closure is called twice a direction. While it runs, every torch function sees the module's tuned tensors at a
-    displaced point; the tensors themselves are written by the update alone. With `journal`, every step is recorded
+    perturbed point; the tensors themselves are written by the update alone. With `journal`, every step is recorded
     before the weights move; a journal that exists is first replayed, which brings a freshly loaded base model to
     where a killed process left it.
     """
@@ -136,7 +136,7 @@ class MeZO:
         ]
 
     def _loss(self, closure: Callable[[], float | Tensor], point: Move) -> float:
-        with Displaced(self._weights, self._names, [point]):
+        with Perturbed(self._weights, self._names, [point]):
             loss = closure()
         if isinstance(loss, Tensor) and loss.numel() != 1:
             raise InputError(f"the closure returned a tensor of shape {tuple(loss.shape)}; expected one number")

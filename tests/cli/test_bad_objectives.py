@@ -53,7 +53,7 @@ def test_an_objective_function_that_fails_is_told_of_and_the_run_can_go_on(
     flags += ("--steps", 2, "--batch", 4)
     sentence = refused("train", *flags)
     assert said in sentence
-    assert "nothing is lost: mend it, then noback resume run" in sentence
+    assert "nothing is lost: fix it, then noback resume run" in sentence
     del sys.modules["costs"]
     importlib.invalidate_caches()
     shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)

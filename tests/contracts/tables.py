@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from noback.adapters import AnyAdapter, Full, Head, Lora, Prefix
 from noback.directions import AnyNoise, Normal, Rademacher
-from noback.engines import Engine, Local, Plain
+from noback.engines import Engine, Local, Reference
 from noback.estimators import AnyEstimator, CurvatureWeighted, OneSided, TwoSided
 from noback.objectives import Accuracy, AnyObjective, CrossEntropy, Function, LanguageModel, MacroF1, Reward
 from noback.rules import AnyRule, Momentum, Sgd
@@ -54,7 +54,7 @@ ADAPTERS: dict[str, AnyAdapter] = {
     "prefix": Prefix(tokens=2),
 }
 
-ENGINES: dict[str, type[Engine]] = {"local": Local, "reference": Plain}
+ENGINES: dict[str, type[Engine]] = {"local": Local, "reference": Reference}
 
 
 def length(_row, text, _right):

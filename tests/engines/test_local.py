@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from noback.engines import STILL, Local, Plain
-from noback.values import Move, Term
+from noback.engines import Local, Reference
+from noback.values import UNPERTURBED, Move, Term
 from tests.conftest import SIZES, tiny_model, weights_of
 
 KINDS = ["bert", "roberta", "distilbert", "electra", "modernbert"]
-POINTS = [Move((Term(3, 1e-2),)), Move((Term(3, -1e-2),)), Move((Term(4, 1e-2), Term(3, 5e-3))), STILL]
+POINTS = [Move((Term(3, 1e-2),)), Move((Term(3, -1e-2),)), Move((Term(4, 1e-2), Term(3, 5e-3))), UNPERTURBED]
 
 
 def batch_of(task, size=5):
@@ -25,7 +25,7 @@ def test_probes_in_one_forward_equal_whole_perturbed_copies(kind, tied, small_ta
     fast = engine.score(batch, POINTS)
     assert not engine.point_by_point  # the probed modules did it
     assert all(torch.equal(*pair) for pair in zip(fast, engine.score(batch, POINTS), strict=True))
-    slow = Plain(model, weights, small_task.word_ids).score(batch, POINTS)
+    slow = Reference(model, weights, small_task.word_ids).score(batch, POINTS)
     assert (slow[0] - slow[1]).abs().max() > 1e-3  # the points are apart, so agreement means something
     for ours, twins in zip(fast, slow, strict=True):
         torch.testing.assert_close(ours, twins, atol=1e-5, rtol=1e-5)
@@ -38,10 +38,11 @@ def test_a_model_that_uses_a_tuned_weight_outside_its_module_is_scored_point_by_
     original = encoder.forward
     encoder.forward = lambda hidden, *args, **kwargs: original(hidden + embedding.weight[5], *args, **kwargs)
     weights, batch = weights_of(model), batch_of(small_task)
-    engine = Local(model, weights, small_task.word_ids)
+    said = []
+    engine = Local(model, weights, small_task.word_ids, say=said.append)
     scores = engine.score(batch, POINTS)
     assert engine.point_by_point
-    assert engine._probes.used_outside == {"roberta.embeddings.word_embeddings.weight"}
+    assert said == ["RobertaForMaskedLM does not take points side by side; they are scored one by one, which is slower"]
     for point, ours in zip(POINTS, scores, strict=True):
         moved = tiny_model("roberta")
         weights_of(moved).advance([point])
@@ -50,47 +51,55 @@ def test_a_model_that_uses_a_tuned_weight_outside_its_module_is_scored_point_by_
         encoder.forward = lambda hidden, *args, forward=original, row=row, **kwargs: forward(
             hidden + row, *args, **kwargs
         )
-        (theirs,) = Local(moved, weights_of(moved), small_task.word_ids).score(batch, [STILL])
+        (theirs,) = Local(moved, weights_of(moved), small_task.word_ids).score(batch, [UNPERTURBED])
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
-class Mixing(torch.nn.Module):
-    """A vector that is not used row by row: each row is scaled by its place, too."""
+class Own(torch.nn.Module):
+    """A module with a vector of its own kind, which counts its forwards."""
 
     def __init__(self, weight):
         super().__init__()
-        self.weight = weight
+        self.weight, self.forwards = weight, 0
 
     def forward(self, x):
+        self.forwards += 1
+        return self.computed(x)
+
+
+class Mixing(Own):
+    """A vector that is not used row by row: each row is scaled by its place, too."""
+
+    def computed(self, x):
         return x * self.weight * torch.arange(1, x.shape[1] + 1)[:, None]
 
 
-class Turned(Mixing):
+class Turned(Own):
     """A vector whose dimension is asked for."""
 
-    def forward(self, x):
+    def computed(self, x):
         return x * torch.diag(self.weight).sum(0)
 
 
-class Sure(Mixing):
+class Sure(Own):
     """One that is sure of its vector's length."""
 
-    def forward(self, x):
+    def computed(self, x):
         assert self.weight.shape == x.shape[-1:]
         return x * self.weight
 
 
-class Centred(Mixing):
+class Centred(Own):
     """A vector that is used by its mean, too, which must not be that of all probes."""
 
-    def forward(self, x):
+    def computed(self, x):
         return x * (1 + self.weight - self.weight.mean())
 
 
-class Scaling(Mixing):
+class Scaling(Own):
     """One that does take them."""
 
-    def forward(self, x):
+    def computed(self, x):
         return x * self.weight
 
 
@@ -111,11 +120,12 @@ def test_a_module_that_does_not_take_the_vectors_of_all_probes_at_once_takes_the
     weights, near = weights_of(model), 1e-5 if dtype is torch.float32 else 3e-2
     engine = Local(model, weights, small_task.word_ids)
     for batch in (batch_of(small_task, size), batch_of(small_task, 4)):
-        expected = Plain(model, weights, small_task.word_ids).score(batch, POINTS)
+        expected = Reference(model, weights, small_task.word_ids).score(batch, POINTS)
+        module.forwards = 0
         for ours, twins in zip(engine.score(batch, POINTS), expected, strict=True):
             torch.testing.assert_close(ours, twins, atol=near, rtol=near)
     assert not engine.point_by_point
-    assert engine._probes._scaling == {module: kind is Scaling}
+    assert module.forwards == (1 if kind is Scaling else len(POINTS))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -130,7 +140,7 @@ def test_the_first_forward_gives_the_bits_of_later_ones(dtype, small_task):
 
 
 def test_a_norm_of_joined_examples_and_heads_takes_all_probes_at_once(small_task):
-    class Joined(Mixing):
+    class Joined(Own):
         """Its scaling sees [examples x tokens, 4, width / 4], as some attention does."""
 
         def __init__(self, weight):
@@ -138,17 +148,19 @@ def test_a_norm_of_joined_examples_and_heads_takes_all_probes_at_once(small_task
             self.inner = Scaling(torch.nn.Parameter(torch.ones(len(weight) // 4)))
             del self.weight
 
-        def forward(self, x):
+        def computed(self, x):
             return self.inner(x.reshape(-1, 4, x.shape[-1] // 4)).view(x.shape)
 
     model, module = with_module(Joined)
     weights, batch = weights_of(model), batch_of(small_task)
     engine = Local(model, weights, small_task.word_ids)
-    expected = Plain(model, weights, small_task.word_ids).score(batch, POINTS)
+    expected = Reference(model, weights, small_task.word_ids).score(batch, POINTS)
+    engine.score(batch, POINTS)
+    module.inner.forwards = 0
     for ours, twins in zip(engine.score(batch, POINTS), expected, strict=True):
         torch.testing.assert_close(ours, twins, atol=1e-5, rtol=1e-5)
     assert not engine.point_by_point
-    assert engine._probes._scaling == {module.inner: True}
+    assert module.inner.forwards == 1
 
 
 def test_frozen_weights_are_one_shared_product(small_task):
@@ -158,7 +170,7 @@ def test_frozen_weights_are_one_shared_product(small_task):
     biases = Weights({name: tensor for name, tensor in model.named_parameters() if name.endswith("bias")})
     batch = batch_of(small_task)
     fast = Local(model, biases, small_task.word_ids).score(batch, POINTS)
-    for ours, twins in zip(fast, Plain(model, biases, small_task.word_ids).score(batch, POINTS), strict=True):
+    for ours, twins in zip(fast, Reference(model, biases, small_task.word_ids).score(batch, POINTS), strict=True):
         torch.testing.assert_close(ours, twins, atol=1e-5, rtol=1e-5)
 
 
@@ -166,7 +178,7 @@ def test_bfloat16_scores_are_near_the_slow_twins(small_task):
     model = tiny_model("roberta", dtype=torch.bfloat16)
     weights, batch = weights_of(model), batch_of(small_task)
     fast = Local(model, weights, small_task.word_ids).score(batch, POINTS)
-    for ours, twins in zip(fast, Plain(model, weights, small_task.word_ids).score(batch, POINTS), strict=True):
+    for ours, twins in zip(fast, Reference(model, weights, small_task.word_ids).score(batch, POINTS), strict=True):
         torch.testing.assert_close(ours, twins, atol=2e-2, rtol=2e-2)
 
 
@@ -186,14 +198,14 @@ def test_a_model_that_hides_the_batch_is_found_out_and_scored_point_by_point(kin
     weights, batch = weights_of(model), batch_of(small_task, 4)
     engine = Local(model, weights, small_task.word_ids)
     fast = engine.score(batch, POINTS)
-    for ours, twins in zip(fast, Plain(model, weights, small_task.word_ids).score(batch, POINTS), strict=True):
+    for ours, twins in zip(fast, Reference(model, weights, small_task.word_ids).score(batch, POINTS), strict=True):
         torch.testing.assert_close(ours, twins, atol=1e-4, rtol=1e-4)
     assert engine.point_by_point
     again = engine.score(batch, POINTS[:2])
     torch.testing.assert_close(again[0], fast[0], atol=1e-5, rtol=1e-5)
 
 
-def test_tensors_perturbed_together_are_let_go_where_a_forward_fails(small_task, monkeypatch):
+def test_tensors_perturbed_together_serve_one_forward_only_also_where_it_fails(small_task, monkeypatch):
     """As a GPU perturbs small matrices: several at once, each used when its turn comes."""
     model = tiny_model("roberta")
     weights, batch, together = weights_of(model), batch_of(small_task), []
@@ -212,15 +224,16 @@ def test_tensors_perturbed_together_are_let_go_where_a_forward_fails(small_task,
     engine.score(batch, POINTS[:2])
     found = engine.score(batch, POINTS[2:])
     assert together
-    expected = Plain(model, weights, small_task.word_ids).score(batch, POINTS[2:])
+    expected = Reference(model, weights, small_task.word_ids).score(batch, POINTS[2:])
     for ours, twins in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, twins, atol=1e-5, rtol=1e-5)
 
     def fails(*_args, **_kwargs):
         raise RuntimeError("no memory")
 
-    monkeypatch.setattr(model.roberta.encoder.layer[0].intermediate, "forward", fails)
-    with pytest.raises(RuntimeError, match="no memory"):
-        engine.score(batch, POINTS[:2])
-    assert not engine._probes._ready
-    assert not engine._probes._small
+    with monkeypatch.context() as patched:
+        patched.setattr(model.roberta.encoder.layer[0].intermediate, "forward", fails)
+        with pytest.raises(RuntimeError, match="no memory"):
+            engine.score(batch, POINTS[:2])
+    for ours, twins in zip(engine.score(batch, POINTS[2:]), expected, strict=True):
+        torch.testing.assert_close(ours, twins, atol=1e-5, rtol=1e-5)

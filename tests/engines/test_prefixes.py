@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noback.engines.prefixes import common, laid_out, layout_that_pays
+from noback.engines.reuse.prefixes import common, laid_out, layout_that_pays
 
 # One row begins like two others, one is there twice, one begins with another as a whole, one stands alone.
 ROWS = [[0, 5, 6, 7], [0, 5, 6, 8, 9], [3, 4], [0, 5, 6, 7], [0, 5]]

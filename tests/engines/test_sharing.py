@@ -5,18 +5,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from noback.engines import STILL, Local, Plain, Tally
+from noback.engines import Local, Reference, Tally
 from noback.errors import InputError
 from noback.objectives import cross_entropy
 from noback.tasks import Batch, Task
 from noback.tasks.data import Example
 from noback.tasks.spec import load_spec, spec_of
-from noback.values import Move, Term
+from noback.values import UNPERTURBED, Move, Term
 from noback.weights import Weights
 from tests.conftest import NEGATIVE, POSITIVE, tiny_causal, tiny_model, weights_of
 
 EPS = 1e-2
-POINTS = [Move((Term(3, EPS),)), Move((Term(3, -EPS),)), Move((Term(4, 1e-2), Term(3, 5e-3))), STILL]
+POINTS = [Move((Term(3, EPS),)), Move((Term(3, -EPS),)), Move((Term(4, 1e-2), Term(3, 5e-3))), UNPERTURBED]
 SHOWN = "a rich story It was great\nslow and flat It was terrible\n"
 
 
@@ -67,7 +67,7 @@ def test_what_is_done_once_gives_the_scores_of_whole_perturbed_copies(tuned, kin
     said = []
     engine = Local(model, weights, word_ids, say=said.append)
     fast = engine.score(batch, POINTS)
-    slow = Plain(model, weights, word_ids).score(batch, POINTS)
+    slow = Reference(model, weights, word_ids).score(batch, POINTS)
     assert_same(fast, slow)
     assert_same(engine.score(batch, POINTS), slow)  # once more, now that it is trusted
     assert said == []
@@ -96,7 +96,7 @@ def test_the_tally_of_a_batch_that_is_counted_by_hand():
     engine = Local(model, weights_of(model), [10, 11])
     engine.score(rows_batch(ROWS), POINTS[:2])
     assert engine.tally == Tally(tokens=2 * 17, cached=2 * (17 - 8))
-    engine.score(rows_batch(ROWS), [STILL])
+    engine.score(rows_batch(ROWS), [UNPERTURBED])
     assert engine.tally == Tally(tokens=3 * 17, cached=3 * (17 - 8))
 
 
@@ -145,7 +145,7 @@ def test_what_is_switched_off_is_not_done(share, tokenizer):
     scores = engine.score(batch, POINTS)
     assert (engine.tally.cached > 0) is (share == "prefixes")
     assert (engine.tally.below > 0) is (share == "layers")
-    assert_same(scores, Plain(model, upper_half(model), word_ids).score(batch, POINTS))
+    assert_same(scores, Reference(model, upper_half(model), word_ids).score(batch, POINTS))
 
 
 def test_an_unknown_way_of_sharing_is_refused():
@@ -193,7 +193,7 @@ def test_keys_and_values_of_one_point_used_for_another_give_a_wrong_slope(tokeni
     model = spread(tiny_causal("llama"))
     batch, word_ids = words_batch(tokenizer)
     weights = weights_of(model)
-    truth = slope(Plain(model, weights, word_ids).score(batch, POINTS[:2]), batch)
+    truth = slope(Reference(model, weights, word_ids).score(batch, POINTS[:2]), batch)
     engine = Local(model, weights, word_ids)
     right = slope(engine.score(batch, POINTS[:2]), batch)
     reuse_of_the_first_probe(model, prefix_length(batch))
@@ -206,7 +206,7 @@ def test_keys_and_values_of_one_point_used_for_another_are_found_out_at_first_us
     model = spread(tiny_causal("llama"))
     batch, word_ids = words_batch(tokenizer)
     weights = weights_of(model)
-    truth = Plain(model, weights, word_ids).score(batch, POINTS[:2])
+    truth = Reference(model, weights, word_ids).score(batch, POINTS[:2])
     said = []
     engine = Local(model, weights, word_ids, say=said.append)
     reuse_of_the_first_probe(model, prefix_length(batch))
@@ -224,7 +224,7 @@ def test_a_model_that_does_not_go_by_the_positions_it_is_told_is_scored_the_plai
     monkeypatch.setattr(kind, "forward", lambda self, x, position_ids: told(self, x, torch.arange(x.shape[1])[None]))
     said = []
     engine = Local(model, weights, word_ids, say=said.append)
-    slow = Plain(model, weights, word_ids).score(batch, POINTS)
+    slow = Reference(model, weights, word_ids).score(batch, POINTS)
     assert_same(engine.score(batch, POINTS), slow)
     assert_same(engine.score(batch, POINTS), slow)
     assert said == ["LlamaForCausalLM does not share prefixes; it is scored the plain way"]
@@ -235,7 +235,7 @@ def test_a_window_of_attention_is_never_laid_out(tokenizer):
     batch, word_ids = words_batch(tokenizer)
     weights = weights_of(model)
     engine = Local(model, weights, word_ids)
-    assert_same(engine.score(batch, POINTS), Plain(model, weights, word_ids).score(batch, POINTS))
+    assert_same(engine.score(batch, POINTS), Reference(model, weights, word_ids).score(batch, POINTS))
     assert engine.tally.cached == 0
 
 

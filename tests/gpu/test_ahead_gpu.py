@@ -36,8 +36,8 @@ def test_full_rows_give_the_same_bits_plainly_and_captured(tmp_path, dtype, toke
     points = both_sides(SEED, 1e-3)
     run.engine.score(full_rows(16), points)  # what is checked once
     plain, _, captured = (run.engine.score(full_rows(tokens), points) for _ in range(3))
-    assert run.engine._graphs.refused is None
-    assert run.engine._graphs._captured
+    assert run.engine.runner.refused() is None
+    assert run.engine.runner.captured()
     assert all(map(torch.equal, plain, captured))
 
 

@@ -10,7 +10,7 @@ import transformers
 from noback import LocalEngine
 from noback.adapters import Lora, base_tensors
 from noback.config import RunConfig
-from noback.engines import STILL, Local, Writing, chosen_device, loading, open_model
+from noback.engines import Local, Writing, chosen_device, loading, open_model
 from noback.evaluating import answers
 from noback.folder import RunFolder
 from noback.run import Run, drawn_data
@@ -18,7 +18,7 @@ from noback.tasks import load_spec
 from noback.tensor_bytes import digest
 from noback.training import train
 from noback.tuned import tuned_run
-from noback.values import Move, Term
+from noback.values import UNPERTURBED, Move, Term
 from tests.conftest import rows_of, tiny_causal, weights_of, write_rows
 from tests.engines.test_causal import BATCHES, choices_batch
 from tests.gpu.test_gpu import both_sides
@@ -34,7 +34,7 @@ KINDS = ["llama", "opt", "mini-causal"]  # the tiny ones have narrow matrices on
 TEXTS = ["This film was", "I", "The best thing about the story is that the actors", "A long time ago there was"]
 # At these points the embedded model's first and second choice are at least 1e-3 apart for every token that it writes
 # here, and a GPU's logits are within 1e-4 of a CPU's: another token would be a mistake, not a tie.
-WRITTEN_AT = [STILL, Move((Term(SEED, 1e-2),)), Move((Term(SEED, 1e-2), Term(OTHER_SEED, -1e-2)))]
+WRITTEN_AT = [UNPERTURBED, Move((Term(SEED, 1e-2),)), Move((Term(SEED, 1e-2), Term(OTHER_SEED, -1e-2)))]
 
 
 def opened(kind, device, tokenizer):
@@ -80,8 +80,8 @@ def test_plain_captured_and_replayed_forwards_score_as_the_cpu_does(kind, read, 
         found.append(there.score(shown, pair(seed)))
         assert agree(found[-1], expected), f"call {number}"
         assert all(scores.device.type == "cpu" for scores in found[-1])
-        assert len(there._graphs._captured) == min(number, 1)
-    assert there._graphs.refused is None
+        assert len(there.runner.captured()) == min(number, 1)
+    assert there.runner.refused() is None
     assert not there.point_by_point
     assert not agree(found[0], found[1], 1e-3)  # the points are apart, so agreement means something
     assert agree(found[0], found[3], 5e-5)
@@ -111,15 +111,15 @@ def test_a_model_that_cannot_be_captured_is_scored_plainly_and_spoils_nothing(to
     engine = Local(there, weights_of(there), word_ids)
     for seed in (SEED, OTHER_SEED, 7, SEED):
         assert agree(engine.score(batch, pair(seed)), expected.score(batch, pair(seed)))
-    assert engine._graphs.refused is not None
-    assert not engine._graphs._captured
+    assert engine.runner.refused() is not None
+    assert not engine.runner.captured()
     assert not torch.cuda.is_current_stream_capturing()
     assert bool((torch.rand(1000, device=DEVICE) < 1).all())  # the GPU's random numbers still come
     model, _ = opened("opt", DEVICE, tokenizer)
     another = Local(model, weights_of(model), word_ids)
     first, _, third = (another.score(batch, pair(seed)) for seed in (SEED, OTHER_SEED, SEED))
-    assert another._graphs.refused is None
-    assert another._graphs._captured
+    assert another.runner.refused() is None
+    assert another.runner.captured()
     assert agree(first, third, 5e-5)
 
 
@@ -141,10 +141,11 @@ def prompts_of(tokenizer):
 def test_a_displaced_model_writes_the_tokens_that_it_writes_on_the_cpu(minis, hold, stop):
     written = []
     for model, tokenizer, _ in minis:
-        engine = Local(model, weights_of(model), None, hold=hold)
+        said = []
+        engine = Local(model, weights_of(model), None, hold=hold, say=said.append)
         before = engine.weights.digest()
         written.append(engine.write(prompts_of(tokenizer), WRITTEN_AT, Writing(tokenizer, 12, stop)))
-        assert engine._hold is hold  # held tensors write what the point writes
+        assert said == []  # held tensors write what the point writes
         assert engine.weights.digest() == before
     here, there = written
     assert there == here
@@ -166,7 +167,7 @@ def test_scores_after_writing_are_those_before_it(minis):
     engine = Local(model, weights_of(model), word_ids)
     first, _, _ = (engine.score(batch, pair(SEED)) for _ in range(3))
     engine.write(prompts_of(tokenizer), WRITTEN_AT[1:2], Writing(tokenizer, 3))
-    assert engine._graphs._captured
+    assert engine.runner.captured()
     assert agree(engine.score(batch, pair(SEED)), first, 5e-5)
 
 
@@ -284,8 +285,8 @@ def test_a_quantised_base_scores_as_on_the_cpu_in_captured_forwards_too(bits, ti
         ours, theirs = there.engine.score(batch, points), here.engine.score(batch, points)
         assert agree(ours, theirs)
         assert not torch.allclose(theirs[0], theirs[1], atol=1e-6, rtol=0)  # the tuned tensors are alive
-    assert there.engine._graphs.refused is None
-    assert there.engine._graphs._captured
+    assert there.engine.runner.refused() is None
+    assert there.engine.runner.captured()
     assert digest(base_tensors(there.model)) == digest(base_tensors(here.model))
 
 

@@ -10,7 +10,7 @@ from noback.adapters import Full, Lora, Prefix
 from noback.config import RunConfig
 from noback.directions import FAMILIES, Place, backend, philox_numba
 from noback.directions.cpu_backend import tensor_array
-from noback.engines import STILL
+from noback.engines import open_model
 from noback.estimators import TwoSided
 from noback.folder import RunFolder
 from noback.mezo import MeZO
@@ -19,7 +19,7 @@ from noback.run import Run
 from noback.tasks import Batch
 from noback.training import resume, train
 from noback.tuned import tuned_run
-from noback.values import Move, Term
+from noback.values import UNPERTURBED, Move, Term
 from noback.weights import DTYPES, Weights
 from tests.conftest import tiny_model
 
@@ -30,15 +30,17 @@ pytestmark = [
 if torch.cuda.is_available():
     from torch.nn.functional import scaled_dot_product_attention
 
-    from noback.engines import attending, attention_triton
-    from noback.engines.attending import Attending
-    from noback.engines.attention_triton import attention, can_attend
-    from noback.engines.norm_triton import layer_norm
+    from noback.engines.attention import own_attention
+    from noback.engines.cuda import attention_triton
+    from noback.engines.cuda.attention import short_rows
+    from noback.engines.cuda.attention_triton import attention, can_attend
+    from noback.engines.cuda.norm_triton import layer_norm
+    from noback.engines.trust import Trust
 
 SEED, OTHER_SEED = 0x123456789ABCDEF0, 0xFFFFFFFFFFFFFFF1
 PAIR = [Move((Term(SEED, 1e-3),)), Move((Term(SEED, -1e-3),))]
 UNEVEN = [Move((Term(SEED, 1e-3),)), Move((Term(SEED, 2e-3),))]  # one seed, and not the two sides of a point
-MIXED = [Move((Term(SEED, 1e-3), Term(OTHER_SEED, -2e-3))), STILL, Move((Term(OTHER_SEED, 0.5),))]
+MIXED = [Move((Term(SEED, 1e-3), Term(OTHER_SEED, -2e-3))), UNPERTURBED, Move((Term(OTHER_SEED, 0.5),))]
 MOVES = [Move((Term(SEED, 1e-3), Term(OTHER_SEED, 2e-4)), 0.99), Move((Term(7, -1e-2),)), Move((), 0.9)]
 
 
@@ -216,8 +218,7 @@ class TestScores:
         run.task.use(drawn(run))
         for seed in (1, 2, 3):
             run.engine.score(run.batch(0), both_sides(seed, 1e-2))
-        (captured,) = run.engine._graphs._captured.values()
-        assert len(captured.graphs) == (2 if isinstance(adapter, Full) else 1)
+        assert run.engine.runner.captured() == ((2 if isinstance(adapter, Full) else 1),)
 
     def test_a_captured_forward_gives_what_a_plain_one_gives(self, adapter):
         run = Run(config(device="cuda", adapter=adapter), RunFolder("."))
@@ -226,9 +227,9 @@ class TestScores:
         first = run.engine.score(batch, both_sides(SEED, estimator.eps))
         for seed in (OTHER_SEED, SEED, 5):
             captured = run.engine.score(batch, both_sides(seed, estimator.eps))
-        assert run.engine._graphs.refused is None
-        assert run.engine._graphs._captured
-        assert run._staged[0] == 1  # the next batch was made while the GPU worked
+        assert run.engine.runner.refused() is None
+        assert run.engine.runner.captured()
+        assert run._next[0] == 1  # the next batch was made while the GPU worked
         again = run.engine.score(batch, both_sides(SEED, estimator.eps))
         for one, other in zip(first, again, strict=True):
             assert torch.allclose(one, other, atol=1e-5)
@@ -289,8 +290,9 @@ def test_short_rows_within_a_forward_go_to_the_kernel(monkeypatch):
         seen[..., 0] = True
         seen[0, 0, 3] = not runs  # as PyTorch's way for a token that sees nothing differs between its kernels
         ran.clear()
-        with Attending():
-            found = scaled_dot_product_attention(*given, attn_mask=seen)
+        own = own_attention(open_model("mini", "bfloat16").model).function
+        mask = torch.zeros(seen.shape, dtype=torch.bfloat16, device="cuda").masked_fill_(~seen, float("-inf"))
+        found = short_rows(own, Trust(pytest.fail))(None, *given, mask)[0].transpose(1, 2)
         assert bool(ran) is runs
         expected = scaled_dot_product_attention(*(part.float() for part in given), attn_mask=seen)
         if runs:
@@ -308,13 +310,12 @@ def test_a_captured_forward_goes_to_the_kernel_too(monkeypatch, tmp_path):
         return attention(*args, **kwargs)
 
     monkeypatch.setattr(attention_triton, "attention", seen)
-    monkeypatch.setattr(attending, "_RUNS", {})
     run = Run(config(device="cuda", dtype="bfloat16"), RunFolder(tmp_path))
     for seed in (SEED, OTHER_SEED, 7):
         run.engine.score(full_rows(24), both_sides(seed, 1e-3))
     assert True in captured
-    assert run.engine._graphs.refused is None
-    assert run.engine._graphs._captured
+    assert run.engine.runner.refused() is None
+    assert run.engine.runner.captured()
 
 
 def full_rows(tokens):

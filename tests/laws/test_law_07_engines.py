@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from noback.engines import Plain
+from noback.engines import Reference
 from noback.values import UNPERTURBED, Move, Term
 from tests.conftest import tiny_causal, tiny_model, weights_of
 from tests.contracts.tables import ENGINES
@@ -17,7 +17,7 @@ POINTS = [UNPERTURBED, Move((Term(3, 0.05),)), Move((Term(3, -0.05),)), Move((Te
 def test_every_engine_scores_as_the_reference_does(small_task, engine, kind):
     model = tiny_causal(kind) if kind in ("opt", "llama") else tiny_model(kind)
     weights, batch = weights_of(model), small_task.batch(0, 5, 0)
-    expected = Plain(model, weights, small_task.word_ids).score(batch, POINTS)
+    expected = Reference(model, weights, small_task.word_ids).score(batch, POINTS)
     scores = ENGINES[engine](model, weights, small_task.word_ids).score(batch, POINTS)
     for found, reference in zip(scores, expected, strict=True):
         torch.testing.assert_close(found, reference, atol=TOLERANCE, rtol=TOLERANCE)

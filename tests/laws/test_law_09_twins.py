@@ -5,8 +5,8 @@ import torch
 
 import noback.weights
 from noback.directions import cpu_backend, philox
-from noback.engines import STILL, Local, Plain
-from noback.values import Move, Term
+from noback.engines import Local, Reference
+from noback.values import UNPERTURBED, Move, Term
 from tests.conftest import tiny_model, weights_of
 
 
@@ -55,6 +55,6 @@ def test_tensors_perturbed_together_have_the_bits_of_each_by_itself(monkeypatch,
 def test_the_readout_at_the_mask_equals_the_full_forward(small_task):
     model = tiny_model("bert")
     weights, batch = weights_of(model), small_task.batch(0, 8, 0)
-    (ours,) = Local(model, weights, small_task.word_ids).score(batch, [STILL])
-    (twins,) = Plain(model, weights, small_task.word_ids).score(batch, [STILL])
+    (ours,) = Local(model, weights, small_task.word_ids).score(batch, [UNPERTURBED])
+    (twins,) = Reference(model, weights, small_task.word_ids).score(batch, [UNPERTURBED])
     torch.testing.assert_close(ours, twins, atol=1e-6, rtol=1e-5)

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from noback.bench.case import BenchCase
 from noback.bench.shapes import SHAPES, Shape, random_model
 from noback.engines import chosen_device, is_causal, keep_freed_memory, model_limit, open_model
-from noback.engines.units import is_plain, replaced_forward
+from noback.engines.modules.kinds import is_plain, replaced_forward
+from noback.engines.readout import base_of
 from noback.errors import InputError
 from noback.tasks import Batch
 from noback.weights import DTYPES
@@ -65,14 +66,7 @@ def subject_with(model: Any, case: BenchCase, device: torch.device, *, masked: b
     words = (vocabulary // 3, vocabulary // 2)
     # Rows are full, but training always passes a mask, and a captured forward takes a slower path without one.
     batch = Batch({"input_ids": ids, "attention_mask": torch.ones_like(ids)}, positions, gold)
-    return Subject(model, batch, words, below_the_head(model), device, case.tf32)
-
-
-def below_the_head(model: Any) -> nn.Module:
-    """The part of a language model whose answer its head reads: of OPT, a part of the base model."""
-    base: nn.Module = model.base_model
-    decoder = model.get_decoder()
-    return decoder if any(part is decoder for part in base.modules()) else base
+    return Subject(model, batch, words, base_of(model), device, case.tf32)
 
 
 class PlainForward:

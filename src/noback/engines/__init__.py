@@ -1,44 +1,51 @@
-"""Engines: where a model lives and how a batch is scored at displaced points."""
+"""Engines: where a model lives and how a batch is scored at perturbed points."""
 
-from noback.engines.displaced import Displaced, TensorNames, standing_at
-from noback.engines.engine import STILL, Engine
-from noback.engines.generation import Writing, generate
-from noback.engines.loading import (
-    Opened,
-    chosen_device,
-    is_causal,
-    keep_freed_memory,
-    model_limit,
-    open_classifier,
-    open_model,
-)
-from noback.engines.local import Local
-from noback.engines.options import AnyEngine, LocalEngine
-from noback.engines.plain import Plain
-from noback.engines.readout import by_example, readout_for, readout_of
-from noback.engines.sharing import Tally
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from noback.engines.engine import Engine
+    from noback.engines.generation import Writing, generate
+    from noback.engines.loading import (
+        Opened,
+        chosen_device,
+        is_causal,
+        keep_freed_memory,
+        model_limit,
+        open_classifier,
+        open_model,
+    )
+    from noback.engines.local import Local
+    from noback.engines.options import AnyEngine, LocalEngine
+    from noback.engines.perturbed import Perturbed, TensorNames, materialised
+    from noback.engines.readout import by_example, readout_for, readout_of
+    from noback.engines.reference import Reference
+    from noback.engines.reuse.planning import Tally
+
+# Name -> its file. A file is opened when one of its names is used: MeZO needs few of them.
+_FILES = {
+    "Engine": "engine",
+    **dict.fromkeys(("Writing", "generate"), "generation"),
+    **dict.fromkeys(("Opened", "chosen_device", "is_causal", "keep_freed_memory", "model_limit"), "loading"),
+    **dict.fromkeys(("open_classifier", "open_model"), "loading"),
+    **dict.fromkeys(("AnyEngine", "LocalEngine"), "options"),
+    **dict.fromkeys(("Perturbed", "TensorNames", "materialised"), "perturbed"),
+    **dict.fromkeys(("by_example", "readout_for", "readout_of"), "readout"),
+    "Local": "local",
+    "Reference": "reference",
+    "Tally": "reuse.planning",
+}
 
 __all__ = [
-    "STILL",
-    "AnyEngine",
-    "Displaced",
-    "Engine",
-    "Local",
-    "LocalEngine",
-    "Opened",
-    "Plain",
-    "Tally",
-    "TensorNames",
-    "Writing",
-    "by_example",
-    "chosen_device",
-    "is_causal",
-    "generate",
-    "keep_freed_memory",
-    "model_limit",
-    "open_classifier",
-    "open_model",
-    "readout_for",
-    "readout_of",
-    "standing_at",
-]
+    "AnyEngine", "Engine", "Local", "LocalEngine", "Opened", "Perturbed", "Reference", "Tally", "TensorNames",
+    "Writing", "by_example", "chosen_device", "generate", "is_causal", "keep_freed_memory", "materialised",
+    "model_limit", "open_classifier", "open_model", "readout_for", "readout_of",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FILES:
+        raise AttributeError(f"module 'noback.engines' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"noback.engines.{_FILES[name]}"), name)

@@ -8,23 +8,24 @@ from typing import Protocol
 from torch import Tensor
 
 from noback.engines.generation import Writing
-from noback.engines.sharing import Tally
+from noback.engines.reuse.planning import Tally
 from noback.tasks import Batch
-from noback.values import UNPERTURBED, Move
+from noback.values import Move
 from noback.weights import Weights
-
-STILL = UNPERTURBED
 
 
 class Engine(Protocol):
-    """Shows a batch to a model at a few displaced points."""
+    """Shows a batch to a model at a few points, and leaves no trace on the weights."""
 
     @property
     def weights(self) -> Weights:
         """The tuned tensors; only a rule's move writes them."""
         ...
 
-    tally: Tally  # tokens that were given, and how many of them were not computed again
+    @property
+    def tally(self) -> Tally:
+        """Tokens that were given, and how many of them were not computed again."""
+        ...
 
     @property
     def runs_ahead(self) -> bool:

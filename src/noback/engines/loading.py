@@ -13,6 +13,7 @@ import torch
 from noback.adapters import refuse_quantised
 from noback.directions import drawn
 from noback.embedded import MODELS
+from noback.engines.attention import quiet
 from noback.engines.quantised import prepare_quantised, quantisation, quantised_by
 from noback.errors import InputError
 from noback.options import suggestion
@@ -113,14 +114,10 @@ def open_classifier(name: str, dtype: str, labels: Sequence[str], seed: int, dev
         "id2label": dict(enumerate(labels)),
         "label2id": {label: index for index, label in enumerate(labels)},
     }
-    verbosity = transformers.utils.logging.get_verbosity()
-    transformers.utils.logging.set_verbosity_error()  # it would warn that the head is random, which is the point
-    try:
+    with quiet():  # the library would warn that the head is random, which is the point
         model, tokenizer, missing = _opened(
             name, dtype, device, transformers.AutoModelForSequenceClassification, **named
         )
-    finally:
-        transformers.utils.logging.set_verbosity(verbosity)
     body = [name for name in missing if name.startswith(f"{model.base_model_prefix}.") and "pooler" not in name]
     if body or not missing:
         what = f"lacks weights of its body ({', '.join(body[:3])})" if body else "has a trained head already"

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from noback.weights import Weights
 
 PRECISIONS = ("float32", "tf32")
-SHARED = ("all", "prefixes", "layers", "none")
+# What a causal model computes once a step, by the word of the option: prefixes of rows, frozen layers.
+SHARED = {"all": (True, True), "prefixes": (True, False), "layers": (False, True), "none": (False, False)}
 
 
 @dataclass(frozen=True, slots=True)

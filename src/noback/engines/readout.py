@@ -5,36 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from noback.engines.units import is_plain, replaced_forward
+from noback.engines.modules.kinds import is_plain, replaced_forward
 from noback.errors import InputError
 from noback.tasks import Candidates
-
-
-class Readout(Protocol):
-    """How label logits are read off a model."""
-
-    @property
-    def rows(self) -> Mapping[nn.Module, Tensor]:
-        """The output rows that are wanted of a plain linear module."""
-        ...
-
-    @property
-    def of_some(self) -> bool:
-        """Whether the positions that it is given are all that is read of a model's last layer."""
-        ...
-
-    def reading(self, mask_positions: Tensor) -> AbstractContextManager[None]:
-        """Within, the model is run."""
-        ...
-
-    def label_logits(self, logits: Tensor) -> Tensor:
-        """The model's logits as float32 [rows, labels]."""
-        ...
 
 
 def readout_of(model: Any, word_ids: Sequence[int] | None) -> Readout:
@@ -59,8 +37,8 @@ def by_example(scores: Tensor, candidates: Candidates | None) -> Tensor:
 class HeadLogits:
     """A classifier's logits are label logits already."""
 
-    rows: Mapping[nn.Module, Tensor] = {}
-    of_some = False
+    rows: Mapping[nn.Module, Tensor] = {}  # the output rows that are wanted of a plain linear module
+    of_some = False  # whether the positions that it is given are all that is read of a model's last layer
 
     def reading(self, _mask_positions: Tensor) -> AbstractContextManager[None]:
         """Nothing changes."""
@@ -122,6 +100,9 @@ class Continuations:
         """[probes x rows, tokens, vocabulary] to float32 [probes x rows, 1]; `by_example` lays them out."""
         probes = len(logits) // len(self._targets)
         return mean_log_probability(logits, self._targets.repeat(probes, 1))[:, None]
+
+
+Readout: TypeAlias = HeadLogits | LabelWords | Continuations  # how label logits are read off a model
 
 
 def mean_log_probability(logits: Tensor, targets: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""One displaced point for any PyTorch code: tuned tensors are seen perturbed by whatever function uses them."""
+"""One perturbed point for any PyTorch code: whatever function uses a tuned tensor sees it there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from noback.values import Move
 from noback.weights import Weights
 
 # Functions that read a tensor's shape or kind, not its values.
-_LOOKS = {
+_SHAPE_ONLY = {
     "size", "dim", "ndimension", "numel", "nelement", "stride", "storage_offset", "element_size", "is_contiguous",
     "is_floating_point", "is_complex", "get_device", "data_ptr", "__len__", "__hash__", "requires_grad_",
     "untyped_storage",
@@ -38,7 +38,7 @@ class TensorNames:
         return self._names[id(tensor)]
 
 
-class Displaced(TorchFunctionMode):
+class Perturbed(TorchFunctionMode):
     """While active, torch functions see each tuned tensor at the point; a tensor is formed, used and dropped."""
 
     def __init__(self, weights: Weights, names: TensorNames, points: Sequence[Move], index: int = 0) -> None:
@@ -50,7 +50,7 @@ class Displaced(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if only_looks(func):
+        if reads_shape_only(func):
             return func(*args, **kwargs)
         if func is F.embedding and len(args) >= 2 and args[1] in self._names:
             norm = kwargs.get("max_norm", args[3] if len(args) > 3 else None)
@@ -81,23 +81,23 @@ class Watch(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not only_looks(func):
+        if not reads_shape_only(func):
             for value in pytree.tree_leaves((args, kwargs)):
                 if isinstance(value, Tensor) and value in self._names:
                     self.seen.add(self._names[value])
         return func(*args, **kwargs)
 
 
-def only_looks(func: Callable[..., Any]) -> bool:
+def reads_shape_only(func: Callable[..., Any]) -> bool:
     """Whether the function reads a tensor's shape or kind only."""
     name = getattr(func, "__name__", "")
     if name == "__get__":
         return getattr(getattr(func, "__self__", None), "__name__", "") not in _VALUED
-    return name in _LOOKS
+    return name in _SHAPE_ONLY
 
 
 @contextmanager
-def standing_at(model: nn.Module, weights: Weights, names: TensorNames, point: Move) -> Iterator[None]:
+def materialised(model: nn.Module, weights: Weights, names: TensorNames, point: Move) -> Iterator[None]:
     """Within, the model's modules hold their tuned tensors at the point, each formed once; then they hold their own.
 
     Many forwards at one point cost one sweep over the noise, and a second copy of what is tuned.

@@ -12,9 +12,9 @@ _ELEMENTS = 4096  # of a program, at least a row
 
 @triton.jit(do_not_specialize=["rows", "a_probe", "scales", "shifts", "eps"])
 def _layer_norm(
-    x, other, total, out, scale, shift, rows, a_probe, scales, shifts, eps,
+    x, out, scale, shift, rows, a_probe, scales, shifts, eps,
     WIDTH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, SHIFTED: tl.constexpr,
-    ALIGNED: tl.constexpr, ADDED: tl.constexpr, KEPT: tl.constexpr,
+    ALIGNED: tl.constexpr,
 ):  # fmt: skip
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]
     column = tl.arange(0, BLOCK)[None, :]
@@ -25,11 +25,6 @@ def _layer_norm(
         scales = scales // 16 * 16
         shifts = shifts // 16 * 16
     value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
-    if ADDED:  # rounded as a sum that was stored
-        value = (value + tl.load(other + place, mask=inside, other=0.0).to(tl.float32)).to(out.dtype.element_ty)
-        if KEPT:
-            tl.store(total + place, value, mask=inside)
-        value = value.to(tl.float32)
     weight = tl.load(scale + probe * scales + column, mask=inside, other=0.0).to(tl.float32)
     centred = tl.where(inside, value - tl.sum(value, axis=1, keep_dims=True) / WIDTH, 0.0)
     variance = tl.sum(centred * centred, axis=1, keep_dims=True) / WIDTH
@@ -39,28 +34,16 @@ def _layer_norm(
     tl.store(out + place, normed.to(out.dtype.element_ty), mask=inside)
 
 
-def layer_norm(
-    x: Tensor,
-    scale: Tensor,
-    shift: Tensor | None,
-    eps: float,
-    other: Tensor | None = None,
-    total: Tensor | None = None,
-) -> Tensor:
-    """The rows of `x` [probes x rows, ..., width], probe-major, by `scale` and `shift` [probes, width].
-
-    With `other`, which is packed as x is, the sum of both is normed, and written to `total` where that is given.
-    """
+def layer_norm(x: Tensor, scale: Tensor, shift: Tensor | None, eps: float) -> Tensor:
+    """The rows of `x` [probes x rows, ..., width], probe-major, by `scale` and `shift` [probes, width]."""
     width, x = x.shape[-1], x.contiguous()
     out = torch.empty_like(x)
     rows, block = x.numel() // width, triton.next_power_of_2(width)
     together = max(_ELEMENTS // block, 1)
     strides = scale.stride(0), 0 if shift is None else shift.stride(0)
     _layer_norm[(triton.cdiv(rows, together),)](
-        x, x if other is None else other, out if total is None else total, out,
-        scale, scale if shift is None else shift, rows, rows // len(scale), *strides, eps, WIDTH=width,
+        x, out, scale, scale if shift is None else shift, rows, rows // len(scale), *strides, eps, WIDTH=width,
         ROWS=together, BLOCK=block, SHIFTED=shift is not None, ALIGNED=all(stride % 16 == 0 for stride in strides),
-        ADDED=other is not None, KEPT=total is not None,
         num_warps=max(block // 2048, 4),
     )  # fmt: skip
     return out

@@ -1,4 +1,4 @@
-"""The slow twin of the local engine: a whole perturbed copy of the model for each point, and the plain forward."""
+"""The reference engine: a whole perturbed copy of the model for each point, and its plain forward."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from noback.directions import Place, philox, tensor_id
-from noback.directions.on_gpu import tensor_array
+from noback.directions.cpu_backend import tensor_array
 from noback.engines.generation import Writing
 from noback.tasks import Batch, Candidates
 from noback.values import Move
 from noback.weights import Weights
 
 
-class Plain:
+class Reference:
     """Scores as one would without any trick: readable, slow, and what the local engine must equal."""
 
     def __init__(self, model: Any, weights: Weights, word_ids: Sequence[int] | None) -> None:

@@ -33,7 +33,7 @@ class Graphs:
         self._captured: dict[Hashable, _Captured] = {}
         self._pool: Any = None
         self._capturing: list[Any] = []
-        self.held = 0  # bytes that only captured forwards can use
+        self._source: object = None
         self.refused: str | None = None  # why a forward could not be captured
 
     def __call__(self, key: Hashable, inputs: Inputs, forward: Callable[[Inputs], Tensor]) -> Tensor:
@@ -56,17 +56,34 @@ class Graphs:
         """The inputs on the device."""
         return {name: tensor.to(self._device, non_blocking=True) for name, tensor in inputs.items()}
 
+    @property
+    def captured(self) -> tuple[int, ...]:
+        """Of how many graphs each captured forward is."""
+        return tuple(len(one.graphs) for one in self._captured.values())
+
+    @property
+    def capturing(self) -> bool:
+        """Whether a forward is captured now."""
+        return bool(self._capturing)
+
     def cut(self) -> None:
         """While a forward is captured, end a graph and begin the next: the GPU starts while the rest is launched."""
         if len(self._capturing) == 1:
             self._capturing[-1].capture_end()
             self._begin()
 
+    def made_for(self, source: object) -> None:
+        """What is captured from now on reads from a source; what was captured from another is void."""
+        if source is not self._source:
+            self.forget()
+            self._source = source
+
     def forget(self) -> None:
         """Give the memory of the captured forwards back."""
         self._captured.clear()
         self._seen.clear()
-        self._pool, self.held = None, 0
+        self._pool = None
+        torch.cuda.empty_cache()
 
     def _capture(self, key: Hashable, inputs: Inputs, forward: Callable[[Inputs], Tensor]) -> _Captured | None:
         held = {name: tensor.to(self._device) for name, tensor in inputs.items()}
@@ -77,9 +94,7 @@ class Graphs:
         torch.cuda.empty_cache()
         try:
             with torch.cuda.stream(self.stream), _nothing_collected(), self._begun():
-                before = torch.cuda.memory_reserved(self._device)
                 output = forward(held)
-                self.held += torch.cuda.memory_reserved(self._device) - before
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # noqa: BLE001 (a model may do what cannot be captured, such as asking for a value)

@@ -1,0 +1,1 @@
+"""What only a CUDA GPU does: captured forwards, and kernels of its own."""

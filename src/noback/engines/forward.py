@@ -1,0 +1,151 @@
+"""One forward of a model at several points: a function of its arguments, which leaves nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from noback.engines.attention import Attention, Own, overridden, own_attention
+from noback.engines.modules import handled, perturbed_modules
+from noback.engines.modules.lora import is_lora
+from noback.engines.modules.probes import Handled, PerturbedTensors, Probes, installed, is_perturbed
+from noback.engines.perturbed import TensorNames, Watch
+from noback.engines.readout import Readout, readout_for, readout_of, without_cache
+from noback.engines.reuse.frozen_layers import widened
+from noback.engines.reuse.inputs import BACK, POSITIONS, TARGETS, Inputs, by_row, of_the_model
+from noback.engines.reuse.last_layer import OnlyAt, last_layer
+from noback.engines.trust import Trust
+from noback.values import Move
+from noback.weights import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class ProbedModel:
+    """A model and what its forwards at several points need to know of it."""
+
+    model: Any
+    weights: Weights
+    names: TensorNames
+    readout: Readout
+    settings: Mapping[str, bool]
+    modules: Sequence[Handled]  # those that own tuned tensors
+    asked: Sequence[Handled]  # linears of which some outputs are asked, tuned or not
+    always: Sequence[Handled]  # those that are handled at the unperturbed point too
+    last: nn.Module | None  # the layer that may be computed in part
+    attention: Attention | None  # what computes the model's attention; none: its own way, which is left alone
+    override: bool  # whether that is another function, or needs other masks, than the model's own
+    trust: Trust
+
+
+class Learned(NamedTuple):
+    """What the first forward at perturbed points shows of a model."""
+
+    order: tuple[str, ...]  # the tuned tensors that are formed whole, in the order of their use
+    outside: frozenset[str]  # those that something else than their own module used
+
+
+class Outcome(NamedTuple):
+    """What a forward gives."""
+
+    logits: Tensor  # [points x rows, labels], probe-major; of candidates [points x rows, 1]
+    learned: Learned | None
+    cut: bool  # whether the last layer was computed in part
+
+
+def probed_model(
+    model: Any,
+    weights: Weights,
+    word_ids: Sequence[int] | None,
+    trust: Trust,
+    instead: Callable[[Own, Trust], Attention] | None,
+) -> ProbedModel:
+    """Look a model over; `instead` says what computes its attention, with full masks; none: its own, with its own."""
+    names, readout = TensorNames(model.named_parameters(), weights), readout_of(model, word_ids)
+    asked = [handled(module) for module in readout.rows]
+    modules = [handled(module) for module in perturbed_modules(model, names) if module not in readout.rows] + asked
+    own = own_attention(model)
+    return ProbedModel(
+        model, weights, names, readout, without_cache(model), modules, asked,
+        always=[*asked, *(one for one in modules if is_lora(one[0]))],
+        last=None if own is None else last_layer(model, names),
+        attention=None if own is None else own.function if instead is None else instead(own, trust),
+        override=instead is not None,
+        trust=trust,
+    )  # fmt: skip
+
+
+def forward(
+    probed: ProbedModel,
+    inputs: Inputs,
+    points: Sequence[Move],
+    learned: Learned | None,
+    *,
+    above: Sequence[nn.Module] = (),
+    in_part: bool = False,
+    after_a_layer: Callable[[], None] = lambda: None,
+) -> Outcome:
+    """All points at once. `learned` none: the first forward at perturbed points, which learns.
+
+    `above`: the layers that see a copy of the batch for each probe, those below them seeing one; none: all see all.
+    """
+    count, rows, moving = len(points), len(inputs[POSITIONS]), is_perturbed(points)
+    positions = torch.cat([inputs[POSITIONS]] * count)
+    copied = {name: _copies(tensor, 1 if above else count) for name, tensor in of_the_model(inputs).items()}
+    readout = readout_for(inputs.get(TARGETS), probed.model, probed.readout)
+    order = () if learned is None else learned.order
+    tensors = PerturbedTensors(probed.weights, probed.names, points, order, after_a_layer)
+    watch = Watch(probed.names)
+    with ExitStack() as stack:
+        enter = stack.enter_context
+        enter(installed(probed.modules if moving else probed.always, _probes(probed, points, inputs, tensors)))
+        if moving and learned is None:
+            enter(watch)
+        only_at = _attending(probed, stack, positions if in_part else None)
+        if above:
+            enter(widened(above, rows, count))
+        enter(readout.reading(positions))
+        logits = probed.model(**copied, **probed.settings).logits
+    if moving and learned is None:
+        learned = Learned(tuple(tensors.used), frozenset(watch.seen))
+    cut = only_at is not None and only_at.cut
+    return Outcome(readout.label_logits(by_row(logits, inputs.get(BACK), count)), learned, cut)
+
+
+def forward_alone(probed: ProbedModel, inputs: Inputs, point: Move) -> Tensor:
+    """One point by itself: every torch function sees the tuned tensors there. Right for any model, and slower."""
+    tensors = PerturbedTensors(probed.weights, probed.names, [point], order=None)
+    readout = readout_for(inputs.get(TARGETS), probed.model, probed.readout)
+    with ExitStack() as stack:
+        if point.terms:
+            stack.enter_context(tensors.seen_by_all(0))
+        stack.enter_context(installed(probed.asked, _probes(probed, [point], inputs, tensors)))
+        stack.enter_context(readout.reading(inputs[POSITIONS]))
+        return readout.label_logits(probed.model(**of_the_model(inputs), **probed.settings).logits)
+
+
+def _attending(probed: ProbedModel, stack: ExitStack, positions: Tensor | None) -> OnlyAt | None:
+    """Let a model attend as it should: with a GPU's kernel, and in its last layer at the positions only."""
+    if probed.attention is None:
+        return None
+    attention, only_at = probed.attention, None
+    if positions is not None and probed.last is not None:
+        only_at = OnlyAt(probed.last, positions, attention)
+        stack.enter_context(only_at.active())
+        attention = only_at.attention
+    if probed.override or only_at is not None:
+        stack.enter_context(overridden(probed.model, attention, full_masks=probed.override))
+    return only_at
+
+
+def _probes(probed: ProbedModel, points: Sequence[Move], inputs: Inputs, tensors: PerturbedTensors) -> Probes:
+    return Probes(points, len(inputs[POSITIONS]), tensors, probed.trust, probed.readout.rows, probed.asked)
+
+
+def _copies(tensor: Tensor, count: int) -> Tensor:
+    """[rows, ...] as [count x rows, ...]"""
+    return tensor if count == 1 else tensor.repeat(count, *(1 for _ in tensor.shape[1:]))

@@ -1,0 +1,24 @@
+"""GPT-2's linear, whose weight is [in, out]."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from noback.engines.modules.kinds import Forward
+from noback.engines.modules.linear import products
+from noback.engines.modules.probes import Probes
+
+
+def is_conv1d(module: nn.Module) -> bool:
+    """Whether a module is transformers' Conv1D, by its name: that library is imported elsewhere."""
+    kind = type(module)
+    known = kind.__name__ == "Conv1D" and kind.__module__ == "transformers.pytorch_utils"
+    return known and "forward" not in module.__dict__
+
+
+def conv1d(probes: Probes, module: Any, _forward: Forward, x: Tensor) -> Tensor:
+    """The product for each probe."""
+    weight = probes.values(module.weight).transpose(1, 2)
+    return products(probes, probes.spread(x), weight, probes.bias(module.bias))
