@@ -19,7 +19,6 @@ class CurvatureWeighted(Estimator):
 
     kind: ClassVar[str] = "curvature"
     figures: ClassVar[tuple[str, ...]] = ("weight",)  # the mean over the directions
-    mirrored: ClassVar[bool] = True
 
     eps: float | None = option(None, f"how far from the weights losses are taken; none: {usual_text('eps')}")
     directions: int = option(4, "directions a step; each costs two forwards, and one more is taken at the weights")
