@@ -3,9 +3,10 @@
     python benchmarks/accuracy.py                  the embedded reviews
     python benchmarks/accuracy.py --sst2 FOLDER    SST-2 (train and dev files), 512 and 16 examples per label
     python benchmarks/accuracy.py --causal FOLDER  SST-2 with the causal model, whole and LoRA
+    python benchmarks/accuracy.py --methods FOLDER SST-2 by other estimators and rules, 512 examples per label
 
-Writes benchmarks/results/reviews.json, sst2.json or sst2-causal.json. Each run is `noback train --json` in a process of
-its own.
+Writes benchmarks/results/reviews.json, sst2.json, sst2-causal.json or methods.json. Each run is
+`noback train --json` in a process of its own.
 """
 
 from __future__ import annotations
@@ -23,12 +24,19 @@ RESULTS = Path(__file__).parent / "results"
 SST2 = "--task sst2 --data-seed 13 --steps 500 --batch 64 --eps 1e-3"
 
 CAUSAL = "--model mini-causal --task sst2-causal --data-seed 13 --shots 512 --batch 32"
+METHODS = "--task sst2 --data-seed 13 --shots 512 --batch 64 --test-limit 872"
+TRIED = (
+    "--estimator two_sided --rule sgd --steps 300 --lr 2e-5",
+    "--estimator one_sided --schedule linear --steps 200",
+    "--rule momentum --steps 300 --lr 2e-5",
+)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sst2", type=Path, metavar="FOLDER")
     parser.add_argument("--causal", type=Path, metavar="FOLDER")
+    parser.add_argument("--methods", type=Path, metavar="FOLDER")
     arguments = parser.parse_args()
     runs, name = {"": []}, "reviews.json"
     if arguments.sst2:
@@ -40,6 +48,9 @@ def main() -> None:
             f"{CAUSAL} --steps 500 --lr 1e-5": data,
             f"{CAUSAL} --adapter lora --steps 300 --lr 1e-3 --eps 1e-2": data,
         }
+    if arguments.methods:
+        data, name = ["--data", str(arguments.methods)], "methods.json"
+        runs = dict.fromkeys((f"{METHODS} {method}" for method in TRIED), data)
     results = {"machine": machine(), "runs": [run(flags.split(), data) for flags, data in runs.items()]}
     (RESULTS / name).write_text(json.dumps(results, indent=2) + "\n")
     print(json.dumps(results, indent=2))

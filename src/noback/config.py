@@ -52,7 +52,7 @@ class RunConfig:
     eval_every: int | None = option(None, "steps between evaluations on the validation set; none: a tenth of the run")
     estimator: AnyEstimator = option(TwoSided(), "how slopes are measured")
     rule: AnyRule = option(Sgd(), "how slopes become moves of the weights")
-    noise: AnyNoise | None = option(None, "family of the directions' noise; none: the estimator's usual one, normal")
+    noise: AnyNoise | None = option(None, "family of the directions' noise; none: the estimator's usual one")
     adapt_ties: AdaptTies | None = option(None, "raise eps while too many slopes are exactly zero; none: keep it")
     engine: AnyEngine = option(LocalEngine(), "what runs the model's forwards")
     adapter: AnyAdapter = option(Full(), "what is tuned: the model's weights, or what is put beside them")

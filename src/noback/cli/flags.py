@@ -16,6 +16,7 @@ from noback.config import RunConfig, config_of, read_config, renamed
 from noback.errors import InputError
 from noback.options import option_kinds, table_of_text
 
+Owner = tuple[type[Any], dataclasses.Field[Any]]  # a class of options and its field
 Flags = dict[str, str]  # flag -> where it stands in the options
 _METHODS = ("estimator", "rule", "noise", "engine")  # whose kinds' own options have flags of their own
 
@@ -40,17 +41,30 @@ def method_flags(options: type[Any], methods: Sequence[str], known: Mapping[str,
 def add_flags(group: Any, options: type[Any], flags: Mapping[str, str], *, several_eps: bool = False) -> None:
     """Give a group of a parser the flags of some options."""
     for flag, path in flags.items():
-        field, default, hint, owners = _field(options, path)
+        owners, several = _owners(options, path)
+        field, hint = owners[0][1], _hint(owners[0][0], path)
         kinds = option_kinds(hint)
         choices = [kind.kind for kind in kinds] if kinds else field.metadata["choices"]
-        default = choices[0] if kinds and type(None) not in typing.get_args(hint) else default
-        shown = "" if default in (None, dataclasses.MISSING) else f" (default {default})"
-        whose = f"{path.split('.')[0]} {' or '.join(owners)}: " if owners else ""
-        text = whose + field.metadata["help"] + (f": {', '.join(choices)}" if choices else "") + shown
+        whose = f"{path.split('.')[0]} {' or '.join(kind.kind for kind, _ in owners)}: " if several else ""
+        alike = len({item.metadata["help"] for _, item in owners}) == 1
+        text = whose + (field.metadata["help"] if alike else field.metadata["help"].split(";")[0])
+        text += (f": {', '.join(choices)}" if choices else "") + _default_text(owners, hint)
         metavar = _metavar(hint)
         if several_eps and flag == "--eps":
             text, metavar = text + "; several, comma-separated, are compared", "LIST"
         group.add_argument(flag, dest=path, default=None, metavar=metavar, help=text.replace("%", "%%"))
+
+
+def _default_text(owners: Sequence[Owner], hint: Any) -> str:
+    """The default in words; each kind's own where they differ."""
+    kinds = option_kinds(hint)
+    if kinds:
+        return "" if type(None) in typing.get_args(hint) else f" (default {kinds[0].kind})"
+    defaults = {item.default for _, item in owners}
+    if len(defaults) > 1:
+        return f" (default {', '.join(f'{kind.kind} {item.default}' for kind, item in owners)})"
+    (default,) = defaults
+    return "" if default in (None, dataclasses.MISSING) else f" (default {default})"
 
 
 def add_config_flags(parser: argparse.ArgumentParser, *, several_eps: bool = False) -> None:
@@ -91,7 +105,7 @@ def put_flags(
     for path in sorted(flags.values(), key=lambda path: path.count(".")):  # a kind before its options
         text = getattr(arguments, path)
         if text is not None:
-            hint = _field(options, path)[2]
+            hint = _hint(_owners(options, path)[0][0][0], path)
             kinds = option_kinds(hint)
             _put(table, path, _kind_table(table.get(path), kinds, text) if kinds else _value(text, hint, path))
 
@@ -111,18 +125,18 @@ def numbers(name: str, text: str | None) -> list[float]:
         raise InputError(f"{name} is {text!r}; expected numbers with commas between, such as 1e-3,1e-2") from None
 
 
-def _field(options: type[Any], path: str) -> tuple[dataclasses.Field[Any], Any, Any, list[str]]:
-    """A field of the configuration tree, its default, its type, and the kinds that have it where not all do."""
+def _owners(options: type[Any], path: str) -> tuple[list[Owner], bool]:
+    """The classes that have the option of a path, each with its field, and whether others of their union have not."""
     *parents, name = path.split(".")
     kinds: Sequence[type[Any]] = [options]
     for parent in parents:
         kinds = option_kinds(typing.get_type_hints(kinds[0])[parent])
-    owners = [kind for kind in kinds if name in {item.name for item in dataclasses.fields(kind)}]
-    field = next(item for item in dataclasses.fields(owners[0]) if item.name == name)
-    defaults = {item.default for kind in owners for item in dataclasses.fields(kind) if item.name == name}
-    default = field.default if len(defaults) == 1 else None  # each kind has its own
-    some = [kind.kind for kind in owners] if len(owners) < len(kinds) else []
-    return field, default, typing.get_type_hints(owners[0])[name], some
+    owners = [(kind, item) for kind in kinds for item in dataclasses.fields(kind) if item.name == name]
+    return owners, len(owners) < len(kinds)
+
+
+def _hint(kind: type[Any], path: str) -> Any:
+    return typing.get_type_hints(kind)[path.rpartition(".")[2]]
 
 
 def _base(hint: Any) -> Any:
