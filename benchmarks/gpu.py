@@ -24,7 +24,7 @@ from noback.bench.machine import machine as described
 RESULTS = Path(__file__).parent / "results" / "gpu.json"
 CASES = (
     "--shape roberta-large --dtype bfloat16 --batch 64 --tokens 48",
-    "--shape roberta-large --dtype float32 --tf32 --batch 64 --tokens 48",
+    "--shape roberta-large --dtype float32 --matmul-precision tf32 --batch 64 --tokens 48",
     "--shape opt-1.3b --dtype bfloat16 --batch 16 --tokens 48",
     "--shape opt-13b --dtype bfloat16 --batch 16 --tokens 48 --without compiled",
     "--shape opt-13b --dtype bfloat16 --batch 16 --tokens 400 --without adam,compiled",

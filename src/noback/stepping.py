@@ -196,6 +196,7 @@ def _scored_again(run: Run, step: int, eps: float, estimate: Estimate) -> list[t
 
     As many points go through the engine as in a step, and after it: the engine learns nothing that a step depends on.
     """
+    run.watcher.note(f"step {step}: its points are scored twice more, once in a run, to see the noise of a slope")
     slopes = [estimate.slopes]
     for done, each in enumerate((eps, 2 * eps)):
         run.watcher.progress("scoring the step again", done, 2)

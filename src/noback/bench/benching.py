@@ -128,7 +128,7 @@ def _products_in(case: BenchCase, device: torch.device) -> Iterator[None]:
         yield
         return
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if case.tf32 else "highest")
+    torch.set_float32_matmul_precision("high" if case.matmul_precision == "tf32" else "highest")
     try:
         yield
     finally:

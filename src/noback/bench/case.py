@@ -16,7 +16,8 @@ CONTENDERS = ("forwards", "noback", "reference", "adam")
 OPTIONAL = (*CONTENDERS, "compiled")  # what can be left out; compiling plain forwards takes minutes for a large model
 ADAPTERS = ("full", "lora")
 DEVICES = ("auto", "cpu", "cuda")
-PRECISIONS = ("float32", "bfloat16")
+DTYPES = ("float32", "bfloat16")
+PRECISIONS = ("float32", "tf32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +28,11 @@ class BenchCase:
     model: str | None = option(None, "a real model instead of a shape: embedded, a folder, or a name on the hub")
     batch: int = option(64, "examples in a batch")
     tokens: int = option(48, "tokens in an example; every row is full")
-    dtype: str = option("float32", "the type of the weights", choices=PRECISIONS)
+    dtype: str = option("float32", "the type of the weights", choices=DTYPES)
     device: str = option("auto", "where; auto: a CUDA device where there is one", choices=DEVICES)
-    tf32: bool = option(False, "let a CUDA device round the factors of float32 products to TF32")
+    matmul_precision: str = option(
+        "float32", "on a CUDA device, of float32 matrix products; tf32 rounds their factors", choices=PRECISIONS
+    )
     adapter: str = option("full", "what is tuned", choices=ADAPTERS)
     repeats: int = option(20, "timed steps of each contender, after its warm-up; the median counts")
     estimator: AnyEstimator = option(TwoSided(), "how noback measures slopes")
@@ -41,7 +44,8 @@ class BenchCase:
         if self.model is None:
             one_of("shape", self.shape, SHAPES)
         for name, value, choices in (
-            ("dtype", self.dtype, PRECISIONS), ("device", self.device, DEVICES), ("adapter", self.adapter, ADAPTERS)
+            ("dtype", self.dtype, DTYPES), ("matmul_precision", self.matmul_precision, PRECISIONS),
+            ("device", self.device, DEVICES), ("adapter", self.adapter, ADAPTERS),
         ):  # fmt: skip
             one_of(name, value, choices)
         for name in ("batch", "tokens", "repeats"):

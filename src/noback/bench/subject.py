@@ -66,7 +66,7 @@ def subject_with(model: Any, case: BenchCase, device: torch.device, *, masked: b
     words = (vocabulary // 3, vocabulary // 2)
     # Rows are full, but training always passes a mask, and a captured forward takes a slower path without one.
     batch = Batch({"input_ids": ids, "attention_mask": torch.ones_like(ids)}, positions, gold)
-    return Subject(model, batch, words, base_of(model), device, case.tf32)
+    return Subject(model, batch, words, base_of(model), device, case.matmul_precision == "tf32")
 
 
 class PlainForward:

@@ -41,12 +41,10 @@ def add(parser: argparse.ArgumentParser) -> None:
         text += f": {', '.join(choices)}" if choices else ""
         if item.name == "without":
             parser.add_argument("--without", metavar="NAMES", help=f"{text}: {', '.join(OPTIONAL)}")
-        elif item.name == "tf32":
-            parser.add_argument("--tf32", action=argparse.BooleanOptionalAction, help=text)
         else:
             shown = "" if item.default is None else f" (default {item.default})"
             metavar = "N" if item.name in _WHOLE else "NAME"
-            parser.add_argument(f"--{item.name}", metavar=metavar, help=text + shown)
+            parser.add_argument(f"--{item.name.replace('_', '-')}", metavar=metavar, help=text + shown)
     add_flags(parser.add_argument_group("noback's method"), BenchCase, method_flags(BenchCase, _KINDS))
     parser.add_argument("--out", metavar="FILE", help="also write every figure, with the machine's, to a JSON file")
     add_json(parser)
@@ -86,7 +84,7 @@ def text(table: dict[str, Any]) -> str:
     seen = [row for row in table["contenders"] if row["milliseconds"] is not None]
     lines = [
         f"{case['model'] or case['shape']}: {case['parameters']:,} weights in {case['dtype']}"
-        f"{', TF32 products' if case['tf32'] and case['device'] == 'cuda' else ''}{tuned}; "
+        f"{', TF32 products' if case['matmul_precision'] == 'tf32' and case['device'] == 'cuda' else ''}{tuned}; "
         f"{case['batch']} x {case['tokens']} tokens; median of {case['repeats']}; {device}",
         *aligned(heads, [_cells(row) for row in seen]),
     ]
