@@ -58,7 +58,7 @@ def measure(run: Run, step: int, eps: float) -> Measured:
     """Show the step's batch to the engine at the estimator's points."""
     estimator, seeds = _asked(run, step, eps)
     if run.runs_ahead:
-        return _read(run, estimator, begin(run, step, eps), run.batch(step).gold)
+        return _read(run, estimator, *_begin(run, step, estimator, seeds))
     rounds: list[list[Tensor]] = []
     gold = torch.empty(0)
 
@@ -77,8 +77,8 @@ def take(run: Run, step: int, eps: float, earlier: Sequence[Slopes]) -> tuple[Sl
     `earlier` steps' slopes are for a rule with a memory, newest first. Returned: this step's slopes, for the next, and
     a function that waits for what was measured.
     """
-    estimator, _ = _asked(run, step, eps)
-    found, gold = begin(run, step, eps), run.batch(step).gold
+    estimator, seeds = _asked(run, step, eps)
+    found, gold = _begin(run, step, estimator, seeds)
     slopes = found.seeds, found.slopes
     advance(run.weights, run.config.rule, step, run.config.steps, [slopes, *earlier])
     return slopes, lambda: _read(run, estimator, found, gold)
@@ -100,10 +100,10 @@ class OnItsWay(NamedTuple):
         return estimate_of(self.seeds, losses.tolist(), slopes.tolist(), figures.tolist()), list(logits)
 
 
-def begin(run: Run, step: int, eps: float) -> OnItsWay:
-    """Begin to measure a step; nothing waits for a GPU."""
-    estimator, seeds = _asked(run, step, eps)
-    return begin_on(run.engine, run.batch(step), run.config.objective, estimator, seeds)
+def _begin(run: Run, step: int, estimator: Estimator, seeds: tuple[int, ...]) -> tuple[OnItsWay, Tensor]:
+    """Begin to measure a step, and its gold labels; nothing waits for a GPU."""
+    batch = run.batch(step)
+    return begin_on(run.engine, batch, run.config.objective, estimator, seeds), batch.gold
 
 
 def begin_on(engine: Engine, batch: Batch, objective: Any, estimator: Estimator, seeds: tuple[int, ...]) -> OnItsWay:
