@@ -4,6 +4,7 @@ import resource
 
 import pytest
 
+from noback.cli.main import main
 from noback.errors import DamagedError, NobackError
 from noback.journal import Evaluation, Journal, StepRecord, read_journal
 
@@ -106,3 +107,23 @@ def test_a_record_that_did_not_fit_on_the_disk_is_taken_back(path):
     assert path.read_bytes() == before
     journal.append(StepRecord(5, 0.5, (1.0, 1.0)))
     assert len(read_journal(path).steps) == 6
+
+
+def test_figures_stand_beside_the_slopes_and_are_named(tmp_path, capsys):
+    header = {**HEADER, "format": 2, "figures": ["spread", "weight"], "config": {"model": "m", "task": "t"}}
+    journal = Journal.create(tmp_path / "journal", header)
+    record = StepRecord(0, 0.5, (1.0, -2.0), (0.25, 3.0))
+    journal.append(record)
+    journal.append(Evaluation(1, 0.75, 0.25))
+    again, contents = Journal.reopen(tmp_path / "journal")
+    again.append(StepRecord(1, 0.5, (1.0, -2.0), (0.5, 4.0)))
+    assert contents.steps == [record]
+    assert read_journal(tmp_path / "journal").steps[1].figures == (0.5, 4.0)
+    assert main(["journal", str(tmp_path / "journal")]) == 0
+    assert "slope +1.0000 -2.0000  spread 0.25  weight 3" in capsys.readouterr().out
+
+
+def test_a_journal_of_a_newer_format_is_refused_by_its_number(tmp_path):
+    Journal.create(tmp_path / "journal", {**HEADER, "format": 3})
+    with pytest.raises(DamagedError, match="has format 3, which a newer noback wrote"):
+        read_journal(tmp_path / "journal")
