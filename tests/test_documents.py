@@ -5,6 +5,8 @@ import json
 import re
 import shlex
 import shutil
+import tomllib
+import typing
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,6 @@ WIDTH = 140
 RESULTS = ROOT / "benchmarks" / "results"
 STORY = DOCS / "log.md"  # names files and flags that are gone
 GUIDES = [ROOT / "README.md", *(page for page in sorted(DOCS.rglob("*.md")) if page != STORY)]
-COMING = {"--matmul-precision", "--rule"}  # flags of the next version that pages name already; then delete this
 
 
 def name_of(page: Path) -> str:
@@ -83,7 +84,7 @@ def test_the_reference_names_every_public_name_and_every_flag(reference):
 
 @pytest.mark.parametrize("page", [page for page in GUIDES if named_flags(page)], ids=name_of)
 def test_every_flag_that_a_page_names_is_there(page):
-    assert named_flags(page) - known_flags() - COMING == set()
+    assert named_flags(page) - known_flags() == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -145,6 +146,137 @@ def test_the_commands_of_a_page_run_in_their_order(page, trained, tmp_path, noba
         words = shlex.split(command, comments=True)[1:]
         code, _, err = noback(*words, *SOONER.get(words[0], []))
         assert code == 0, f"{command}: {err}"
+
+
+def table(page: str, head: str) -> dict[str, list[str]]:
+    """The rows of a page's table whose head begins so: by the word of the first cell, the others without backticks."""
+    _, _, rest = (DOCS / page).read_text().partition(f"\n| {head}")
+    rows = rest.split("\n\n")[0].splitlines()[2:]
+    cells = [[cell.strip().replace("`", "") for cell in row.strip("|").split(" | ")] for row in rows]
+    return {first.split()[0]: others for first, *others in cells}
+
+
+def kinds(union: object) -> dict[str, type]:
+    return {kind.kind: kind for kind in typing.get_args(union)}
+
+
+def test_the_usual_numbers_of_the_adapters_page_are_those_of_the_code():
+    from noback.adapters import AnyAdapter
+    from noback.usual import usual_eps, usual_lr
+
+    told = {
+        name: [float(cell) for cell in cells]
+        for name, cells in table("concepts/adapters.md", "`--adapter` | lr").items()
+    }
+    assert told == {
+        name: [
+            usual_lr(name, "two_sided", "sgd", "float32"), usual_lr(name, "one_sided", "sgd", "float32"),
+            usual_eps(name, "two_sided", "sgd", "float32"), usual_eps(name, "two_sided", "sgd", "bfloat16"),
+            usual_lr(name, "backprop", "adam", "float32"),
+        ]
+        for name in kinds(AnyAdapter)
+    }  # fmt: skip
+
+
+def test_the_usual_numbers_do_not_depend_on_the_rule_as_the_adapters_page_says():
+    from noback.usual import USUAL
+
+    assert {row.rule for row in USUAL if row.estimator != "backprop"} == {"*"}
+
+
+def test_what_the_methods_page_says_of_an_estimator_is_so():
+    from noback.estimators import AnyEstimator
+
+    costs, records = table("guides/methods.md", "`--estimator`"), table("guides/methods.md", "estimator | slopes")
+    assert {"two_sided", "one_sided", "curvature"} <= costs.keys() == records.keys()
+    for name in costs:  # a new method need not be there
+        kind = kinds(AnyEstimator)[name]
+        _, forwards, directions, noise = costs[name]
+        _, figures, size = records[name]
+        n = kind().directions
+        assert (int(directions), noise) == (n, kind.usual_noise)
+        assert eval(forwards.replace("2n", f"2*{n}").replace("n", str(n))) == kind().forwards
+        assert int(size) == 16 + 4 * (n + len(kind.figures))
+        assert [figures.split(":")[0]] == ([*kind.figures] or ["none"])
+
+
+def test_what_the_methods_page_says_of_rules_and_noise_is_so():
+    from noback.directions import AnyNoise
+    from noback.rules import AnyRule
+
+    assert {"sgd", "momentum"} <= table("guides/methods.md", "`--rule`").keys() <= kinds(AnyRule).keys()
+    bits = {name: int(cells[-1]) for name, cells in table("guides/methods.md", "`--noise`").items()}
+    assert {"normal", "rademacher"} <= bits.keys()
+    assert bits == {name: kinds(AnyNoise)[name].bits for name in bits}
+
+
+def test_the_toml_of_the_methods_page_is_a_configuration():
+    from noback.config import config_of
+
+    (block,) = blocks(DOCS / "guides" / "methods.md", "toml")
+    config = config_of(tomllib.loads(block))
+    assert (config.estimator.kind, config.rule.kind, config.known_noise.kind) == ("curvature", "momentum", "rademacher")
+
+
+def test_the_methods_page_names_its_results_file_once_that_is_there():
+    page = (DOCS / "guides" / "methods.md").read_text()
+    there = (RESULTS / "methods.json").exists()
+    assert ("](../../benchmarks/results/methods.json)" in page) == there, (
+        "write the figures of methods.json into the page"
+    )
+    assert ("There is no results file yet" in page) != there
+
+
+@pytest.mark.parametrize("name", ["full", "lora", "prefix"])
+def test_the_journal_pages_lines_read_journals_of_version_0_1_0(name, capsys):
+    path = ROOT / "tests" / "data" / "journals-0.1.0" / name / "journal"
+    said = read_by_the_page(path, capsys)
+    from noback.journal import read_journal
+
+    contents = read_journal(path)
+    assert "figures" not in contents.header
+    assert [line for line in said if line.startswith("step")] == [
+        f"step {one.step} {one.loss} {[*one.slopes]} {{}}" for one in contents.steps
+    ]
+
+
+def test_the_journal_pages_lines_read_figures(tmp_path, capsys):
+    import torch
+
+    import noback
+
+    model = torch.nn.Linear(4, 2)
+    optimizer = noback.MeZO(model, lr=1e-2, estimator=noback.OneSided(directions=3), journal=tmp_path / "journal")
+    loss = optimizer.step(lambda: model.weight.pow(2).sum())
+    (line,) = read_by_the_page(tmp_path / "journal", capsys)
+    assert re.fullmatch(rf"step 0 {re.escape(str(loss))} \[\S+, \S+, \S+\] {{'spread': \S+}}", line)
+
+
+def read_by_the_page(path: Path, capsys) -> list[str]:
+    _, reading = blocks(DOCS / "concepts" / "journal.md", "python")
+    exec(reading, {"path": path})
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_bench_page_names_the_contenders_and_every_key_of_a_row():
+    from noback.bench import CONTENDERS, BenchCase
+    from noback.bench.measuring import Measured
+    from noback.bench.table import rows
+
+    page = (DOCS / "guides" / "bench.md").read_text()
+    assert tuple(table("guides/bench.md", "contender")) == CONTENDERS
+    keys = re.findall(
+        r"`(\w+)`", "".join(re.findall(r"^\| (`\w+`.*?) \|", page.partition("| key |")[2].partition("\n\n")[0], re.M))
+    )
+    assert keys == [*rows({"eager": Measured([1.0])}, ["eager"], BenchCase())[0]]
+
+
+def test_the_engines_that_the_gpu_page_names_are_there():
+    engines = ROOT / "src" / "noback" / "engines"
+    page = (DOCS / "concepts" / "gpu.md").read_text().partition("| in `src/noback/engines` |")[2].partition("\n\n")[0]
+    named = [name for line in page.splitlines() for name in re.findall(r"`([\w/]+(?:\.py|/))`", line.split(" | ")[0])]
+    assert len(named) >= 12
+    assert [name for name in named if not (engines / name).exists()] == []
 
 
 def figures() -> dict[str, tuple[str, ...]]:
