@@ -10,7 +10,7 @@ from noback.errors import InputError
 from noback.estimators.base import Estimator, Search, check_search, known_eps
 from noback.options import option
 from noback.usual import usual_text
-from noback.values import Move, Term
+from noback.values import UNPERTURBED, Move, Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class OneSided(Estimator):
     def search(self, seeds: Sequence[int]) -> Search:
         """The weights as they are, then one side of each direction; where the losses are all one, nothing moves."""
         eps = known_eps(self.eps)
-        losses = yield [Move(()), *(Move((Term(seed, eps),)) for seed in seeds)]
+        losses = yield [UNPERTURBED, *(Move((Term(seed, eps),)) for seed in seeds)]
         around, still = losses[1:], losses[0]
         spread = ((around - around.mean()) ** 2).mean() ** 0.5
         flat = spread == 0.0
