@@ -30,10 +30,10 @@ class MeZO:
     >>> optimizer = MeZO(model, lr=1e-5, eps=1e-3, seed=0)
     >>> loss = optimizer.step(lambda: criterion(model(inputs), targets))
 
-    The closure is called once a point of the estimator, by default twice a step. While it runs, every torch function sees the module's tuned tensors at a
-    perturbed point; the tensors themselves are written by the update alone. With `journal`, every step is recorded
-    before the weights move; a journal that exists is first replayed, which brings a freshly loaded base model to
-    where a killed process left it.
+    The closure is called once a point of the estimator, by default twice a step. While it runs, every torch function
+    sees the module's tuned tensors at a perturbed point; the tensors themselves are written by the update alone. With
+    `journal`, every step is recorded before the weights move; a journal that exists is first replayed, which brings a
+    freshly loaded base model to where a killed process left it.
     """
 
     def __init__(  # noqa: PLR0913 (options by name)
