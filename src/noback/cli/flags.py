@@ -44,13 +44,24 @@ def add_flags(group: Any, options: type[Any], flags: Mapping[str, str], *, sever
         kinds = option_kinds(hint)
         choices = [kind.kind for kind in kinds] if kinds else field.metadata["choices"]
         default = choices[0] if kinds and type(None) not in typing.get_args(hint) else default
-        shown = "" if default in (None, dataclasses.MISSING) else f" (default {default})"
         whose = f"{path.split('.')[0]} {' or '.join(owners)}: " if owners else ""
-        text = whose + field.metadata["help"] + (f": {', '.join(choices)}" if choices else "") + shown
+        text = whose + _help(options, path, field) + (f": {', '.join(choices)}" if choices else "") + _shown(default)
         metavar = _metavar(hint)
         if several_eps and flag == "--eps":
             text, metavar = text + "; several, comma-separated, are compared", "LIST"
         group.add_argument(flag, dest=path, default=None, metavar=metavar, help=text.replace("%", "%%"))
+
+
+def _help(options: type[Any], path: str, field: dataclasses.Field[Any]) -> str:
+    """A field's help; where kinds differ in it, that of each kind with its default."""
+    fields = {kind.kind: item for kind, item in _owned(options, path) if hasattr(kind, "kind")}
+    if len({item.metadata["help"] for item in fields.values()}) < 2:
+        return str(field.metadata["help"])
+    return "; ".join(f"{kind}: {item.metadata['help']}{_shown(item.default)}" for kind, item in fields.items())
+
+
+def _shown(default: Any) -> str:
+    return "" if default in (None, dataclasses.MISSING) else f" (default {default})"
 
 
 def add_config_flags(parser: argparse.ArgumentParser, *, several_eps: bool = False) -> None:
@@ -73,14 +84,16 @@ def add_config_flags(parser: argparse.ArgumentParser, *, several_eps: bool = Fal
 def config_from(arguments: argparse.Namespace) -> RunConfig:
     """The configuration that the flags describe."""
     table: dict[str, Any] = renamed(read_config(Path(arguments.config))) if arguments.config else {}
+    settings, hints = [_setting(pair) for pair in arguments.set], typing.get_type_hints(RunConfig)
+    named = [(path, kinds, text) for path, text in settings if isinstance(text, str) if (kinds := _kinds(hints, path))]
+    for path, kinds, text in named:  # a kind before its options, which may be flags
+        _put(table, path, _kind_table(table.get(path), kinds, text))
     put_flags(table, arguments, RunConfig, config_flags())
     if arguments.adapt_ties:
         _put(table, "adapt_ties", table.get("adapt_ties") or {})
-    for pair in arguments.set:
-        path, equals, text = pair.partition("=")
-        if not equals:
-            raise InputError(f"--set {pair!r} has no '='; expected KEY=VALUE, such as rule.lr=2e-5")
-        _put(table, path.strip(), _toml_value(text.strip()))
+    for path, value in settings:
+        if not (isinstance(value, str) and _kinds(hints, path)):
+            _put(table, path, value)
     return config_of(table)
 
 
@@ -113,16 +126,26 @@ def numbers(name: str, text: str | None) -> list[float]:
 
 def _field(options: type[Any], path: str) -> tuple[dataclasses.Field[Any], Any, Any, list[str]]:
     """A field of the configuration tree, its default, its type, and the kinds that have it where not all do."""
-    *parents, name = path.split(".")
+    owners, kinds = _owned(options, path), _kinds_at(options, path)
+    first, field = owners[0]
+    default = field.default if len({item.default for _, item in owners}) == 1 else None  # each kind has its own
+    some = [kind.kind for kind, _ in owners] if len(owners) < len(kinds) else []
+    return field, default, typing.get_type_hints(first)[field.name], some
+
+
+def _owned(options: type[Any], path: str) -> list[tuple[Any, dataclasses.Field[Any]]]:
+    """The kinds that have an option, and what each says of it."""
+    name = path.rsplit(".", maxsplit=1)[-1]
+    kinds = _kinds_at(options, path)
+    return [(kind, item) for kind in kinds for item in dataclasses.fields(kind) if item.name == name]
+
+
+def _kinds_at(options: type[Any], path: str) -> Sequence[type[Any]]:
+    """The kinds among which an option is sought; at the top of the tree, the options themselves."""
     kinds: Sequence[type[Any]] = [options]
-    for parent in parents:
+    for parent in path.split(".")[:-1]:
         kinds = option_kinds(typing.get_type_hints(kinds[0])[parent])
-    owners = [kind for kind in kinds if name in {item.name for item in dataclasses.fields(kind)}]
-    field = next(item for item in dataclasses.fields(owners[0]) if item.name == name)
-    defaults = {item.default for kind in owners for item in dataclasses.fields(kind) if item.name == name}
-    default = field.default if len(defaults) == 1 else None  # each kind has its own
-    some = [kind.kind for kind in owners] if len(owners) < len(kinds) else []
-    return field, default, typing.get_type_hints(owners[0])[name], some
+    return kinds
 
 
 def _base(hint: Any) -> Any:
@@ -142,6 +165,18 @@ def _value(text: str, hint: Any, path: str) -> Any:
         raise InputError(
             f"{path.rsplit('.', maxsplit=1)[-1]} is {text!r}; expected {words.get(kind, 'a text')}"
         ) from None
+
+
+def _setting(pair: str) -> tuple[str, Any]:
+    path, equals, text = pair.partition("=")
+    if not equals:
+        raise InputError(f"--set {pair!r} has no '='; expected KEY=VALUE, such as rule.lr=2e-5")
+    return path.strip(), _toml_value(text.strip())
+
+
+def _kinds(hints: Mapping[str, Any], path: str) -> list[type[Any]]:
+    """The kinds that an option may be of; none where it has no kinds."""
+    return option_kinds(hints[path]) if path in hints else []
 
 
 def _toml_value(text: str) -> Any:
