@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from noback import Accuracy, Full, Head, InputError, Lora, Prefix, RunConfig, Sgd, TwoSided
+from noback import Accuracy, Full, Head, InputError, Lora, OneSided, Prefix, Rademacher, RunConfig, Sgd, TwoSided
 from noback.compare import COMPARED, compare, objective_config, objective_title, resume_comparison
 from noback.epsilon import Probe, _for_piecewise_constant, _for_smooth, agreement, measure_eps
 from noback.folder import RunFolder
@@ -181,6 +181,15 @@ def test_agreement_is_one_at_the_reference_and_curvature_grows_as_the_square_of_
     assert rows[3e-3]["agreement"] == pytest.approx(1.0)
     assert rows[3e-3]["same_sign"] == 1.0
     assert rows[3e-3]["curvature"] / rows[1e-3]["curvature"] == pytest.approx(9, rel=0.2)
+
+
+def test_slopes_are_loss_per_unit_whatever_the_estimator_records(config, tmp_path):
+    found = {}
+    for estimator in (TwoSided(eps=1e-3, directions=4), OneSided(eps=1e-3, directions=4)):
+        one = dataclasses.replace(config, estimator=estimator, noise=Rademacher())
+        table = measure_eps(one, [1e-3], ["cross_entropy"], directions=4, out=tmp_path / estimator.kind)
+        found[estimator.kind] = table["rows"][0]["mean_abs_slope"]
+    assert found["one_sided"] == pytest.approx(found["two_sided"], rel=0.05)
 
 
 def test_words_and_head_are_measured_apart(config, tmp_path):
