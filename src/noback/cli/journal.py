@@ -11,7 +11,7 @@ from noback.journal import Contents, read_journal
 
 HELP = "show what a run's journal holds"
 DESCRIPTION = """
-Show what a run's journal holds: its header, and each step's loss and slopes.
+Show what a run's journal holds: its header, and each step's loss, slopes and other figures.
 
   noback journal runs/reviews-001
   noback journal runs/reviews-001 --json
@@ -64,5 +64,7 @@ def _text(contents: Contents) -> str:
         if step < len(contents.steps):
             record = contents.steps[step]
             slopes = " ".join(f"{slope:+.4f}" for slope in record.slopes)
-            lines.append(f"step  {step:6d}  loss {record.loss:.4f}  slope {slopes}")
+            named = zip(header.get("figures", ()), record.figures, strict=True)
+            figures = "".join(f"  {name} {value:.4g}" for name, value in named)
+            lines.append(f"step  {step:6d}  loss {record.loss:.4f}  slope {slopes}{figures}")
     return "\n".join(lines)
