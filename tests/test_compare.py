@@ -190,6 +190,7 @@ def test_slopes_are_loss_per_unit_whatever_the_estimator_records(config, tmp_pat
         table = measure_eps(one, [1e-3], ["cross_entropy"], directions=4, out=tmp_path / estimator.kind)
         found[estimator.kind] = table["rows"][0]["mean_abs_slope"]
     assert found["one_sided"] == pytest.approx(found["two_sided"], rel=0.05)
+    assert found["one_sided"] != found["two_sided"]  # the curvature is in one of them
 
 
 def test_words_and_head_are_measured_apart(config, tmp_path):
