@@ -6,11 +6,26 @@ import math
 
 import pytest
 
-from noback import Accuracy, Full, Head, InputError, Lora, OneSided, Prefix, Rademacher, RunConfig, Sgd, TwoSided
+from noback import (
+    Accuracy,
+    Full,
+    Head,
+    InputError,
+    Lora,
+    Momentum,
+    Normal,
+    OneSided,
+    Prefix,
+    Rademacher,
+    RunConfig,
+    Sgd,
+    TwoSided,
+)
 from noback.compare import COMPARED, compare, objective_config, objective_title, resume_comparison
 from noback.epsilon import Probe, _for_piecewise_constant, _for_smooth, agreement, measure_eps
 from noback.folder import RunFolder
 from noback.journal import read_journal
+from noback.run import recorded_config
 from noback.training import Interrupted
 from noback.usual import usual_lr
 from tests.conftest import write_rows
@@ -148,6 +163,14 @@ def test_a_look_that_a_kill_left_out_of_the_metrics_is_told_anew(config, tmp_pat
             compare(config, ["accuracy"], out=tmp_path / "killed")
     went_on = resume_comparison(tmp_path / "killed")
     assert {**went_on["rows"][0], "seconds": 0} == {**whole["rows"][0], "seconds": 0}
+
+
+def test_a_comparison_is_by_the_method_that_was_named(config, tmp_path):
+    method = {"estimator": OneSided(eps=1e-2, directions=2), "rule": Momentum(lr=1e-3, window=2), "noise": Normal()}
+    table = compare(dataclasses.replace(config, steps=2, **method), ["cross_entropy"], out=tmp_path / "cmp")
+    run = recorded_config(RunFolder(tmp_path / "cmp" / table["rows"][0]["name"]))
+    assert {name: getattr(run, name) for name in method} == method
+    assert table["rows"][0]["forwards"] == 2 * 3
 
 
 def test_an_objective_keeps_its_options():

@@ -33,6 +33,13 @@ def test_a_kind_by_set_wins_over_a_file_of_another_kind(tmp_path):
     assert found.estimator == OneSided()
 
 
+@pytest.mark.parametrize("words", [("--estimator", "curvature"), ("--set", "estimator=curvature")], ids=str)
+def test_a_file_of_the_same_kind_keeps_its_options(tmp_path, words):
+    (tmp_path / "run.toml").write_text(RunConfig(estimator=CurvatureWeighted(power=0.2, directions=3)).toml())
+    found = config_by("--config", str(tmp_path / "run.toml"), *words, "--directions", "2")
+    assert (found.estimator.power, found.estimator.directions) == (0.2, 2)
+
+
 def test_the_help_of_an_option_says_what_it_is_for_each_kind(capsys):
     with pytest.raises(SystemExit):
         _parser("train").parse_args(["train", "--help"])

@@ -19,7 +19,7 @@ from noback.objectives import AnyObjective
 from noback.replaying import recorded_move
 from noback.rules import AnyRule, Sgd, move_of
 from noback.stepping import probe_figures
-from noback.values import UNPERTURBED, direction_seeds
+from noback.values import UNPERTURBED, Estimate, direction_seeds
 from tests.contracts.tables import ADAPTERS, ESTIMATORS, NOISES, OBJECTIVES, RULES
 
 UNIONS = {
@@ -178,6 +178,16 @@ def test_the_move_of_a_record_goes_as_far_back_as_the_rule_asks(rule):
         move = recorded_move(rule, 3, 6, records, step)
         steps = range(step, max(step - rule.memory, 0) - 1, -1)
         assert [term.seed for term in move.terms] == [seed for one in steps for seed in direction_seeds(3, one, 2)]
+
+
+@rules
+def test_lr_and_decay_of_a_step_follow_the_schedule(rule):
+    for step in range(4):
+        factor = {"constant": 1.0, "linear": 1 - step / 4}[rule.schedule]
+        move = move_of(rule, step, 4, [Estimate(1.0, (7,), (2.0,))])
+        (far,) = rule.coefficients(0.5 * factor, [np.array([2.0])])
+        assert [term.coefficient for term in move.terms] == far.tolist()
+        assert move.decay == pytest.approx(1 - 0.5 * factor * rule.weight_decay)
 
 
 def test_momentum_is_the_moving_mean_of_what_sgd_does():
