@@ -259,6 +259,12 @@ def test_bad_options_are_refused(options):
         MeZO(nn.Linear(2, 2), **options)
 
 
+@pytest.mark.parametrize("method", [{"estimator": "one_sided"}, {"estimator": OneSided}, {"rule": "momentum"}], ids=str)
+def test_a_method_that_is_no_object_is_refused(method):
+    with pytest.raises(InputError, match="expected an object, such as"):
+        MeZO(regression()[0], lr=1e-3, **method)
+
+
 def test_a_closure_that_returns_many_numbers_is_refused():
     model, _ = regression()
     with pytest.raises(InputError, match="expected one number"):
