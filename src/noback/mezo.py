@@ -189,7 +189,7 @@ class MeZO:
 
 def _with(options: Any, **values: float | None) -> Any:
     """Option objects with the values that were given."""
-    if isinstance(options, type) or not dataclasses.is_dataclass(options):
+    if isinstance(options, type) or not hasattr(options, "kind"):
         raise InputError(f"{options!r} is no estimator or rule; expected an object, such as OneSided() or Momentum()")
     return dataclasses.replace(options, **{name: value for name, value in values.items() if value is not None})
 
