@@ -6,11 +6,26 @@ import math
 
 import pytest
 
-from noback import Accuracy, Full, Head, InputError, Lora, Prefix, RunConfig, Sgd, TwoSided
+from noback import (
+    Accuracy,
+    Full,
+    Head,
+    InputError,
+    Lora,
+    Momentum,
+    Normal,
+    OneSided,
+    Prefix,
+    Rademacher,
+    RunConfig,
+    Sgd,
+    TwoSided,
+)
 from noback.compare import COMPARED, compare, objective_config, objective_title, resume_comparison
 from noback.epsilon import Probe, _for_piecewise_constant, _for_smooth, agreement, measure_eps
 from noback.folder import RunFolder
 from noback.journal import read_journal
+from noback.run import recorded_config
 from noback.training import Interrupted
 from noback.usual import usual_lr
 from tests.conftest import write_rows
@@ -150,6 +165,14 @@ def test_a_look_that_a_kill_left_out_of_the_metrics_is_told_anew(config, tmp_pat
     assert {**went_on["rows"][0], "seconds": 0} == {**whole["rows"][0], "seconds": 0}
 
 
+def test_a_comparison_is_by_the_method_that_was_named(config, tmp_path):
+    method = {"estimator": OneSided(eps=1e-2, directions=2), "rule": Momentum(lr=1e-3, window=2), "noise": Normal()}
+    table = compare(dataclasses.replace(config, steps=2, **method), ["cross_entropy"], out=tmp_path / "cmp")
+    run = recorded_config(RunFolder(tmp_path / "cmp" / table["rows"][0]["name"]))
+    assert {name: getattr(run, name) for name in method} == method
+    assert table["rows"][0]["forwards"] == 2 * 3
+
+
 def test_an_objective_keeps_its_options():
     config = objective_config(RunConfig(adapter=Head(seed=4)), "head/accuracy")
     assert (config.objective, config.adapter) == (Accuracy(), Head(seed=4))
@@ -181,6 +204,16 @@ def test_agreement_is_one_at_the_reference_and_curvature_grows_as_the_square_of_
     assert rows[3e-3]["agreement"] == pytest.approx(1.0)
     assert rows[3e-3]["same_sign"] == 1.0
     assert rows[3e-3]["curvature"] / rows[1e-3]["curvature"] == pytest.approx(9, rel=0.2)
+
+
+def test_slopes_are_loss_per_unit_whatever_the_estimator_records(config, tmp_path):
+    found = {}
+    for estimator in (TwoSided(eps=1e-3, directions=4), OneSided(eps=1e-3, directions=4)):
+        one = dataclasses.replace(config, estimator=estimator, noise=Rademacher())
+        table = measure_eps(one, [1e-3], ["cross_entropy"], directions=4, out=tmp_path / estimator.kind)
+        found[estimator.kind] = table["rows"][0]["mean_abs_slope"]
+    assert found["one_sided"] == pytest.approx(found["two_sided"], rel=0.05)
+    assert found["one_sided"] != found["two_sided"]  # the curvature is in one of them
 
 
 def test_words_and_head_are_measured_apart(config, tmp_path):

@@ -29,6 +29,16 @@ def test_what_is_written_is_read_back(path):
     assert contents.torn_bytes == 0
 
 
+def test_a_record_keeps_its_estimators_figures_apart_from_its_slopes(tmp_path):
+    journal = Journal.create(tmp_path / "journal", {**HEADER, "figures": ["spread", "weight"]})
+    records = [StepRecord(step, 0.5, (float(step), -1.5), (0.25, step + 0.5)) for step in range(3)]
+    for record in records:
+        journal.append(record)
+    journal.append(Evaluation(3, 0.75, 0.25))
+    contents = read_journal(tmp_path / "journal")
+    assert (contents.steps, contents.evaluations) == (records, [Evaluation(3, 0.75, 0.25)])
+
+
 def test_a_record_of_one_direction_takes_at_most_32_bytes(tmp_path):
     journal = Journal.create(tmp_path / "journal", {**HEADER, "directions": 1})
     before = (tmp_path / "journal").stat().st_size

@@ -1,5 +1,7 @@
 """MeZO as an optimizer: any module, any closure."""
 
+import dataclasses
+import json
 import os
 import signal
 import time
@@ -8,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from noback import DamagedError, InputError, MeZO, NobackError
+from noback import DamagedError, InputError, MeZO, Momentum, NobackError, OneSided, Sgd
 from noback.values import Move, Term
+from tests.contracts.tables import ESTIMATORS, RULES
 
 
 def regression(seed=0):
@@ -125,6 +128,83 @@ def test_a_state_goes_on_where_it_was():
     assert second.digest() == straight.digest()
 
 
+METHODS = {
+    f"{estimator}-{rule}": {
+        "estimator": dataclasses.replace(ESTIMATORS[estimator].estimator, eps=1e-3),
+        "rule": dataclasses.replace(RULES[rule], lr=1e-3),
+    }
+    for estimator in ESTIMATORS
+    for rule in RULES
+    if RULES[rule].schedule == "constant"
+}
+methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+
+
+def stepped(steps, **options):
+    """A fresh model and its optimizer after some steps."""
+    model, closure = regression()
+    optimizer = MeZO(model, seed=1, **options)
+    for _ in range(steps):
+        optimizer.step(closure)
+    return optimizer, model, closure
+
+
+@methods
+@pytest.mark.parametrize("first", [1, 5])
+def test_every_method_goes_on_from_its_state(method, first):
+    straight, *_ = stepped(8, **method)
+    before, model, closure = stepped(first, **method)
+    state = json.loads(json.dumps(before.state_dict()))  # as a checkpoint holds it
+    after = MeZO(model, seed=1, **method)
+    after.load_state_dict(state)
+    for _ in range(8 - first):
+        after.step(closure)
+    assert after.digest() == straight.digest() != MeZO(regression()[0], lr=1.0).digest()
+
+
+@methods
+def test_every_method_goes_on_from_its_journal(method, tmp_path):
+    straight, *_ = stepped(8, **method)
+    stepped(5, **method, journal=tmp_path / "journal")
+    after, _, closure = stepped(0, **method, journal=tmp_path / "journal")
+    assert after.steps == 5
+    for _ in range(3):
+        after.step(closure)
+    assert after.digest() == straight.digest()
+
+
+def test_momentum_does_more_than_its_last_step():
+    found = {rule: stepped(3, rule=rule, lr=1e-3)[0].digest() for rule in (Momentum(), Momentum(window=1), Sgd())}
+    assert len(set(found.values())) == 3
+
+
+def test_an_lr_that_changes_counts_for_the_whole_of_a_move():
+    optimizer, model, closure = stepped(2, rule=Momentum(lr=1e-3))
+    other, other_model, other_closure = stepped(2, rule=Momentum(lr=1e-3))
+    before = model[0].weight.detach().clone()
+    optimizer.lr = 2e-3
+    optimizer.step(closure)
+    other.step(other_closure)
+    torch.testing.assert_close(model[0].weight - before, 2 * (other_model[0].weight - before), atol=1e-6, rtol=1e-2)
+
+
+def test_the_noise_is_the_estimators_usual_one():
+    method = {"estimator": OneSided(), "lr": 1e-3}
+    assert stepped(2, **method)[0].digest() == stepped(2, **method, noise="rademacher")[0].digest()
+    assert stepped(2, **method)[0].digest() != stepped(2, **method, noise="normal")[0].digest()
+
+
+@pytest.mark.parametrize("other", [{"rule": Momentum()}, {"estimator": OneSided(directions=2)}], ids=["rule", "slopes"])
+def test_a_state_or_journal_of_another_method_is_refused(other, tmp_path):
+    plain = {"lr": 1e-3, "noise": "normal", "directions": 2}
+    for number, (one, two) in enumerate(((plain, plain | other), (plain | other, plain))):
+        state = stepped(3, **one, journal=tmp_path / str(number))[0].state_dict()
+        with pytest.raises(InputError, match="of the state is"):
+            stepped(0, **two)[0].load_state_dict(state)
+        with pytest.raises(DamagedError, match="with other options"):
+            stepped(0, **two, journal=tmp_path / str(number))
+
+
 def test_a_state_with_other_options_is_refused():
     model, _ = regression()
     state = MeZO(model, lr=1e-2, seed=1).state_dict()
@@ -177,6 +257,12 @@ def test_a_model_cast_after_the_optimizer_was_made_is_still_the_one_that_moves()
 def test_bad_options_are_refused(options):
     with pytest.raises(InputError):
         MeZO(nn.Linear(2, 2), **options)
+
+
+@pytest.mark.parametrize("method", [{"estimator": "one_sided"}, {"estimator": OneSided}, {"rule": "momentum"}], ids=str)
+def test_a_method_that_is_no_object_is_refused(method):
+    with pytest.raises(InputError, match="expected an object, such as"):
+        MeZO(regression()[0], lr=1e-3, **method)
 
 
 def test_a_closure_that_returns_many_numbers_is_refused():

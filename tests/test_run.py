@@ -12,7 +12,19 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from noback import InputError, NobackError, RunConfig, Sgd, TwoSided, predict, resume, train, training, tuned_run
+from noback import (
+    InputError,
+    NobackError,
+    OneSided,
+    RunConfig,
+    Sgd,
+    TwoSided,
+    predict,
+    resume,
+    train,
+    training,
+    tuned_run,
+)
 from noback.folder import RunFolder
 from noback.journal import read_journal
 from noback.run import Run, drawn_data
@@ -119,6 +131,15 @@ def test_a_stopped_run_says_how_to_go_on_and_ends_on_the_same_bits(config, tmp_p
     with pytest.raises(Interrupted, match=r"stopped after step 2.*noback resume"):
         train(config, tmp_path / "run", stop=lambda: next(asked))
     assert resume(tmp_path / "run").final_weights == undisturbed.final_weights
+
+
+def test_the_journal_names_the_unit_of_its_slopes_and_its_figures(config, tmp_path):
+    plain, spread = ("loss per unit", []), ("spreads of the losses", ["spread"])
+    for estimator, said in ((TwoSided(eps=1e-2), plain), (OneSided(), spread)):
+        train(dataclasses.replace(config, estimator=estimator, steps=2), tmp_path / estimator.kind)
+        contents = read_journal(tmp_path / estimator.kind / "journal")
+        assert (contents.header["slope_unit"], contents.header["figures"]) == said
+        assert all(len(record.figures) == len(said[1]) and all(record.figures) for record in contents.steps)
 
 
 def test_a_finished_run_resumes_to_its_own_result(config, tmp_path):

@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import tomllib
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,9 @@ from noback.options import build, check_seed, one_of, option, whole
 from noback.rules import AnyRule, Sgd
 from noback.usual import usual_eps, usual_lr
 from noback.weights import DTYPES
+
+_OTHER_NOISE = [kind for kind in typing.get_args(AnyEstimator) if kind.usual_noise != TwoSided.usual_noise]
+_USUAL_NOISE = ", ".join([TwoSided.usual_noise, *(f"with {kind.kind} {kind.usual_noise}" for kind in _OTHER_NOISE)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class RunConfig:
     eval_every: int | None = option(None, "steps between evaluations on the validation set; none: a tenth of the run")
     estimator: AnyEstimator = option(TwoSided(), "how slopes are measured")
     rule: AnyRule = option(Sgd(), "how slopes become moves of the weights")
-    noise: AnyNoise | None = option(None, "family of the directions' noise; none: the estimator's usual one")
+    noise: AnyNoise | None = option(None, f"family of the directions' noise; none: {_USUAL_NOISE}")
     adapt_ties: AdaptTies | None = option(None, "raise eps while too many slopes are exactly zero; none: keep it")
     engine: AnyEngine = option(LocalEngine(), "what runs the model's forwards")
     adapter: AnyAdapter = option(Full(), "what is tuned: the model's weights, or what is put beside them")

@@ -43,7 +43,7 @@ class Probe:
     plus: float
     still: float
     minus: float
-    slope: float  # by the configuration's estimator
+    slope: float  # by the configuration's estimator, as loss per unit also where that normalises its slopes
 
     @property
     def curvature(self) -> float:
@@ -179,8 +179,8 @@ def _along(
 def _probes(
     estimator: Estimator, seeds: Sequence[int], losses: Mapping[Move, float], sides: Sequence[tuple[Move, Move]]
 ) -> list[Probe]:
-    slopes = estimate(estimator, seeds, lambda points: [losses[point] for point in points]).slopes
-    still = losses[UNPERTURBED]
+    found, still = estimate(estimator, seeds, lambda points: [losses[point] for point in points]), losses[UNPERTURBED]
+    slopes = [slope * estimator.unit(found.figures) for slope in found.slopes]
     return [
         Probe(losses[plus], still, losses[minus], slope) for (plus, minus), slope in zip(sides, slopes, strict=True)
     ]

@@ -16,6 +16,7 @@ LEARNING, TOO_SMALL, DIVERGING = "learning", "too small a step", "diverging"
 NO_SIGNAL, TOO_EARLY = "no signal", "too early to tell"
 ENOUGH_STEPS = 20  # below this, neither slopes nor losses say anything
 DOMINATED = 0.5  # a share of zero slopes above this is warned of
+SLOPE_UNIT = "loss per unit"  # of slopes, where a journal says nothing else
 NOISY = 0.5  # so is a slope that differs by a larger share at twice the eps
 
 
@@ -96,7 +97,7 @@ def verdict(contents: Contents, metrics: Sequence[Mapping[str, Any]]) -> Verdict
         f"the training loss went from {trend.first:.3f} to {trend.last:.3f} (first and last fifth of the steps), "
         f"{abs(trend.errors):.1f} standard errors {'up' if trend.errors > 0 else 'down'}",
         f"{figures['zero_slope_share']:.0%} of {len(slopes)} slopes are exactly zero; their mean size is "
-        f"{figures['mean_abs_slope']:.3g}, the largest {figures['max_abs_slope']:.3g}",
+        f"{figures['mean_abs_slope']:.3g}, the largest {figures['max_abs_slope']:.3g}{_unit(contents)}",
     ]
     if agreement is not None:
         evidence.append(
@@ -107,6 +108,12 @@ def verdict(contents: Contents, metrics: Sequence[Mapping[str, Any]]) -> Verdict
     evidence += _majority(evaluations[-1], metrics)
     word = _word(evaluations, trend, figures["zero_slope_share"], agreement, len(slopes))
     return Verdict(word, (*evidence, *_advice(word, figures["zero_slope_share"], contents)))
+
+
+def _unit(contents: Contents) -> str:
+    """The unit of the slopes, where it is not the usual one."""
+    unit = contents.header.get("slope_unit", SLOPE_UNIT)
+    return "" if unit == SLOPE_UNIT else f", in {unit}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,10 +30,10 @@ class MeZO:
     >>> optimizer = MeZO(model, lr=1e-5, eps=1e-3, seed=0)
     >>> loss = optimizer.step(lambda: criterion(model(inputs), targets))
 
-    The closure is called once a point of the estimator, by default twice a step. While it runs, every torch function
-    sees the module's tuned tensors at a perturbed point; the tensors themselves are written by the update alone. With
-    `journal`, every step is recorded before the weights move; a journal that exists is first replayed, which brings a
-    freshly loaded base model to where a killed process left it.
+    The closure is called once at each point of the estimator: by default twice a direction. While it runs, every torch
+    function sees the module's tuned tensors at a perturbed point; the tensors themselves are written by the update
+    alone. With `journal`, every step is recorded before the weights move; a journal that exists is first replayed,
+    which brings a freshly loaded base model to where a killed process left it.
     """
 
     def __init__(  # noqa: PLR0913 (options by name)
@@ -122,11 +122,11 @@ class MeZO:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state; the options must be the same, or the directions would be others."""
-        for name, value in self._options().items():
-            if state.get(name) != value:
-                raise InputError(
-                    f"{name} of the state is {state.get(name)!r}, of this optimizer {value!r}; make them equal"
-                )
+        options = self._options()
+        for name in dict.fromkeys((*options, "estimator", "rule")):
+            theirs, ours = state.get(name), options.get(name)
+            if theirs != ours:
+                raise InputError(f"{name} of the state is {theirs!r}, of this optimizer {ours!r}; make them equal")
         if self._journal is not None and state["steps"] != self._steps:
             raise InputError(f"the state is at step {state['steps']}, the journal at step {self._steps}")
         self._steps = int(state["steps"])
@@ -189,6 +189,8 @@ class MeZO:
 
 def _with(options: Any, **values: float | None) -> Any:
     """Option objects with the values that were given."""
+    if isinstance(options, type) or not hasattr(options, "kind"):
+        raise InputError(f"{options!r} is no estimator or rule; expected an object, such as OneSided() or Momentum()")
     return dataclasses.replace(options, **{name: value for name, value in values.items() if value is not None})
 
 

@@ -33,6 +33,7 @@ def header(run: Run) -> dict[str, Any]:
         "data": run.task.digest(),
         "directions": config.estimator.directions,
         "figures": list(config.estimator.figures),
+        "slope_unit": config.estimator.slope_unit,
         "device": device_name(run.device),
         "versions": versions(),
     }

@@ -158,7 +158,9 @@ def probe_figures(
         "expected_change": expected,  # to first order, along the directions that were measured
     }
     if estimator.mirrored:
-        figures["curvature"] = 2 * (record.loss - before)  # l+ - 2 l0 + l-, the mean over the directions
+        # l+ - 2 l0 + l-, the mean over the directions. The record's loss is the mean over all points of the step, and
+        # the weights as they stand may be one of them.
+        figures["curvature"] = estimator.forwards / estimator.directions * (record.loss - before)
     return figures
 
 

@@ -32,6 +32,13 @@ def test_bench_shows_people_a_table_of_those_who_take_part(noback):
     assert "GB/s" in sweep
 
 
+def test_bench_says_how_many_forwards_another_method_takes(noback, tiny_folder):
+    words = (*QUICK, "--without", "adam,reference", "--estimator", "one_sided", "--directions", 3, "--rule", "momentum")
+    code, out, err = noback("bench", "--model", tiny_folder, *words)
+    assert code == 0, err
+    assert "\nnoback (one_sided, momentum, 4 forwards)  " in out
+
+
 def test_ctrl_c_prints_what_is_there_so_far(noback, tiny_folder, monkeypatch):
     calls = iter(range(100))
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 import transformers
 
-from noback import MeZO
+from noback import MeZO, OneSided
 from noback.cli.main import COMMANDS, main
+from noback.journal import read_journal
 from noback.tasks import task_names
 from noback.usual import USUAL
 from tests.conftest import NEGATIVE, POSITIVE, tiny_model, write_rows
@@ -200,6 +201,16 @@ def test_journal_is_the_same_for_a_folder_and_for_its_file(answer, run):
 def test_journal_tells_people_a_line_a_step(noback, run):
     lines = noback("journal", run)[1].splitlines()
     assert sum(line.startswith("step ") for line in lines) == STEPS
+
+
+def test_journal_tells_people_what_else_a_record_keeps(noback, tmp_path):
+    model = tiny_model("bert", vocab=10)
+    optimizer = MeZO(model, lr=1e-3, estimator=OneSided(directions=2), journal=tmp_path / "journal")
+    optimizer.step(lambda: sum(float(tensor.sum()) for tensor in model.parameters()))
+    (line,) = [line for line in noback("journal", tmp_path / "journal")[1].splitlines() if line.startswith("step ")]
+    (record,) = read_journal(tmp_path / "journal").steps
+    assert record.figures[0] > 0
+    assert line.endswith(f"  spread {record.figures[0]:.4g}")
 
 
 def test_the_journal_of_the_optimizer_ends_in_no_traceback(noback, tmp_path):

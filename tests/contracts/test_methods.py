@@ -14,9 +14,12 @@ from noback.cli.main import _parser
 from noback.config import RunConfig, config_of
 from noback.directions import AnyNoise
 from noback.estimators import AnyEstimator, estimate, run_search
+from noback.journal import StepRecord
 from noback.objectives import AnyObjective
-from noback.rules import AnyRule
-from noback.values import UNPERTURBED, direction_seeds
+from noback.replaying import recorded_move
+from noback.rules import AnyRule, Sgd, move_of
+from noback.stepping import probe_figures
+from noback.values import UNPERTURBED, Estimate, direction_seeds
 from tests.contracts.tables import ADAPTERS, ESTIMATORS, NOISES, OBJECTIVES, RULES
 
 UNIONS = {
@@ -126,6 +129,28 @@ def test_a_unit_of_slope_is_what_it_says(estimator):
     assert [slope * unit for slope in found.slopes] == pytest.approx([np.sin(seed % 97) for seed in seeds], rel=1e-4)
 
 
+@estimators
+def test_what_a_probe_says_of_a_step_is_so(estimator):
+    """On a parabola along each direction, as steep and as bent as its seed says."""
+    seeds = direction_seeds(1, 2, estimator.directions)
+
+    def loss(point):
+        return 1 + sum(
+            np.sin(term.seed % 97) * term.coefficient + (term.seed % 7 + 1) * term.coefficient**2
+            for term in point.terms
+        )  # fmt: skip
+
+    found = estimate(estimator, seeds, lambda points: [loss(point) for point in points])
+    record = StepRecord(0, found.loss, found.slopes, found.figures)
+    move = move_of(Sgd(lr=1e-6), 0, 1, [found])
+    figures = probe_figures(estimator, record, move, loss(UNPERTURBED), loss(move))
+    assert figures["expected_change"] < 0
+    assert figures["expected_change"] == pytest.approx(figures["change"], rel=0.3)
+    bent = np.mean([2 * (seed % 7 + 1) * estimator.eps**2 for seed in seeds])
+    assert ("curvature" in figures) is estimator.mirrored
+    assert figures.get("curvature", bent) == pytest.approx(bent, rel=1e-2)
+
+
 # Rules
 
 
@@ -144,6 +169,25 @@ def test_a_rule_moves_down_the_newest_slopes_first(rule):
 def test_the_first_steps_have_fewer_before_them(rule):
     for known in range(1, rule.memory + 2):
         assert len(rule.coefficients(0.5, [np.array([1.0])] * known)) == known
+
+
+@rules
+def test_the_move_of_a_record_goes_as_far_back_as_the_rule_asks(rule):
+    records = [StepRecord(step, 1.0, (1.0, 2.0)) for step in range(6)]
+    for step in range(6):
+        move = recorded_move(rule, 3, 6, records, step)
+        steps = range(step, max(step - rule.memory, 0) - 1, -1)
+        assert [term.seed for term in move.terms] == [seed for one in steps for seed in direction_seeds(3, one, 2)]
+
+
+@rules
+def test_lr_and_decay_of_a_step_follow_the_schedule(rule):
+    for step in range(4):
+        factor = {"constant": 1.0, "linear": 1 - step / 4}[rule.schedule]
+        move = move_of(rule, step, 4, [Estimate(1.0, (7,), (2.0,))])
+        (far,) = rule.coefficients(0.5 * factor, [np.array([2.0])])
+        assert [term.coefficient for term in move.terms] == far.tolist()
+        assert move.decay == pytest.approx(1 - 0.5 * factor * rule.weight_decay)
 
 
 def test_momentum_is_the_moving_mean_of_what_sgd_does():

@@ -1,13 +1,19 @@
 """Law 4: killed at any instant and resumed, a run ends on the same bits as one never killed."""
 
+import dataclasses
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import time
 
+import pytest
+
 from noback import RunConfig, Sgd, TwoSided, resume, train
 from noback.folder import RunFolder
+from noback.training import Interrupted
+from tests.contracts.tables import ESTIMATORS, RULES
 
 KILLS = 20
 STEPS = 240
@@ -54,6 +60,26 @@ def test_a_run_killed_twenty_times_ends_on_the_same_bits(tiny_folder, data_folde
     assert result.final_weights == undisturbed.final_weights
     assert (result.weights, result.best_step) == (undisturbed.weights, undisturbed.best_step)
     assert (out / "journal").read_bytes() == (tmp_path / "undisturbed" / "journal").read_bytes()
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_every_method_goes_on_from_any_step(tiny_folder, data_folder, tmp_path, estimator, rule):
+    """From a snapshot and the records after it, and from the records alone."""
+    chosen = {"estimator": ESTIMATORS[estimator].estimator, "rule": dataclasses.replace(RULES[rule], lr=1e-2)}
+    config = RunConfig(
+        model=str(tiny_folder), data=str(data_folder), test_limit=8, steps=7, batch=4, eval_every=3, **chosen
+    )
+    undisturbed = train(config, tmp_path / "undisturbed")
+    for after, keeps_snapshots in ((1, True), (4, True), (5, False)):
+        out, asked = tmp_path / str(after), iter([False] * after + [True])
+        with pytest.raises(Interrupted):
+            train(config, out, stop=lambda asked=asked: next(asked))
+        assert (out / "snapshots").exists() is (after > 3)
+        if not keeps_snapshots:
+            shutil.rmtree(out / "snapshots")
+        assert resume(out).final_weights == undisturbed.final_weights
+        assert (out / "journal").read_bytes() == (tmp_path / "undisturbed" / "journal").read_bytes()
 
 
 def size_of(path):

@@ -89,7 +89,7 @@ class Folders:
     def __init__(self, parent: Path) -> None:
         self.parent = parent
 
-    def run(
+    def run(  # noqa: PLR0913 (options by name)
         self,
         name="run",
         *,
@@ -100,6 +100,7 @@ class Folders:
         eps_changes=(),
         scale=1.0,
         metric="accuracy",
+        unit=None,
     ) -> Path:
         """A run that took `steps` of its 40 steps; with all of them it is finished."""
         path = self.parent / name
@@ -109,7 +110,7 @@ class Folders:
         header = {
             "directions": 2, "config": config, "base": "ab" * 16, "data": "cd" * 16,
             "task": {"name": "reviews", "metric": metric, "words": dict(enumerate(labels))},
-            "versions": {"noback": "0.1.0", "torch": "2.13.0"},
+            "versions": {"noback": "0.1.0", "torch": "2.13.0"}, **({"slope_unit": unit} if unit else {}),
         }  # fmt: skip
         journal = Journal.create(path / "journal", header)
         for record in steps_of(steps, scale):

@@ -4,6 +4,7 @@ import fcntl
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -182,6 +183,20 @@ def test_the_noise_of_a_slope_is_in_a_table_and_in_the_verdict_of_bfloat16(folde
     assert 'data-figure="noise-10-two_eps" data-value="0.125"' in text
     assert "scored twice gives the same slope; at twice the eps it differs by 12%" in text
     assert "at twice the eps it differs by 12%" in make_report(run, "--markdown")[0]
+
+
+def test_slopes_are_shown_in_the_unit_that_their_journal_names(folders, make_report, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    older, spreads = folders.run("older"), folders.run("spreads", unit="spreads of the losses")
+    pages = [
+        Path(json.loads(make_report(*runs, "--json")[0])["report"]) for runs in ((older,), (spreads,), (older, spreads))
+    ]
+    before, alone, both = (page.read_text(encoding="utf-8") for page in pages)
+    assert "slope (loss per unit)" in before
+    assert "slope (spreads of the losses)" in alone
+    assert ", in spreads of the losses" in alone
+    assert "slope (each run in a unit of its own)" in both
+    assert "(loss per unit)" not in alone + both
 
 
 def test_a_raised_eps_has_a_chart_of_its_own(folders, page_text):

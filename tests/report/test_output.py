@@ -6,7 +6,7 @@ import pytest
 
 from noback.errors import InputError
 from noback.report.markdown import escaped, markdown
-from tests.report.conftest import LABELS, metrics_of
+from tests.report.conftest import CONFIG, LABELS, metrics_of
 
 
 def test_one_run_has_its_report_in_its_folder(folders, make_report):
@@ -125,6 +125,15 @@ def test_a_command_with_backticks_stays_inside_its_fence():
 
     page = Page("t", "", "", (Section("s", (Command(("echo", "```")),), in_summary=True),))
     assert "````sh\necho ```\n````" in markdown(page)
+
+
+def test_runs_of_two_methods_are_told_apart(folders, make_report, tmp_path):
+    rule = {**CONFIG["rule"], "kind": "momentum", "beta": 0.7, "window": 10}
+    runs = folders.run("plain"), folders.run("other", config={**CONFIG, "rule": rule})
+    rows = [line.split("|") for line in make_report(*runs, "--out", tmp_path / "r.md", "--markdown")[0].splitlines()]
+    named = {row[1].strip(): [cell.strip() for cell in row[4:6]] for row in rows if len(row) > 12}
+    assert named["plain"] == ["two\\_sided", "sgd"]
+    assert named["other"] == ["two\\_sided", "momentum"]
 
 
 def test_several_runs_have_a_row_each(folders, make_report, tmp_path):

@@ -63,6 +63,13 @@ def test_a_comparison_has_a_row_and_a_point_for_each_objective(comparison, page_
     assert [trace["x"] for trace in points] == [[0.6, 0.8], [0.6, 0.8], [0.6, 0.78]]
 
 
+def test_a_table_names_the_method_that_made_it(comparison, page_text):
+    table = json.loads((comparison / "comparison.json").read_text())
+    table["config"] |= {"estimator": {"kind": "one_sided"}, "rule": {"kind": "momentum"}}
+    (comparison / "comparison.json").write_text(json.dumps(table))
+    assert "model mini · estimator one_sided · rule momentum · batch 64" in page_text(comparison)
+
+
 def test_a_comparisons_curves_keep_the_colours_of_their_rows(comparison, page_text):
     page_text(comparison)
     traces = figures_in(comparison)["accuracy"]["data"]

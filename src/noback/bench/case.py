@@ -59,7 +59,7 @@ class BenchCase:
         """The case as JSON holds it, each kind by its name."""
         kinds = {name: getattr(self, name) for name in ("estimator", "rule", "noise")}
         named = {name: None if kind is None else {"kind": kind.kind, **asdict(kind)} for name, kind in kinds.items()}
-        return asdict(self) | named
+        return asdict(self) | named | {"forwards": self.estimator.forwards}
 
     def check_tokens(self, limit: int | None) -> None:
         """Refuse more tokens than the model has positions for."""

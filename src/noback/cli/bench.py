@@ -86,7 +86,7 @@ def text(table: dict[str, Any]) -> str:
         f"{case['model'] or case['shape']}: {case['parameters']:,} weights in {case['dtype']}"
         f"{', TF32 products' if case['matmul_precision'] == 'tf32' and case['device'] == 'cuda' else ''}{tuned}; "
         f"{case['batch']} x {case['tokens']} tokens; median of {case['repeats']}; {device}",
-        *aligned(heads, [_cells(row) for row in seen]),
+        *aligned(heads, [_cells(row, case) for row in seen]),
     ]
     lines += [f"{_NAMES[row['contender']]}: {row['gap']}" for row in table["contenders"] if row["gap"]]
     lines += [f"two plain forwards, {row['way']}: {row['gap']}" for row in table["ways"] if row["gap"]]
@@ -94,14 +94,22 @@ def text(table: dict[str, Any]) -> str:
     return "\n".join([*lines, _sweep(table["sweep"])])
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    name = _NAMES[row["contender"]] + (f" ({row['way']})" if row["way"] else "")
+def _cells(row: dict[str, Any], case: dict[str, Any]) -> tuple[str, ...]:
+    way = row["way"] or (_method(case) if row["contender"] == "noback" else "")
+    name = _NAMES[row["contender"]] + (f" ({way})" if way else "")
     peak = None if row["peak_bytes"] is None else row["peak_bytes"] / 1e6
     return (
         name, f"{row['milliseconds']:,.2f}", _or_dash(row["over_forwards"], ".2f"),
         _or_dash(row["over_reference"], ".2f"), _or_dash(peak, ",.0f"), _or_dash(row["over_inference"], ".3f"),
         f"{row['tokens_a_second']:,.0f}",
     )  # fmt: skip
+
+
+def _method(case: dict[str, Any]) -> str:
+    """What noback does in a step, where it is not two forwards and a plain update: the ratios are over two forwards."""
+    kinds = [case[name]["kind"] for name in ("estimator", "rule")]
+    other = [kind for kind in kinds if kind not in ("two_sided", "sgd")]
+    return ", ".join([*other, f"{case['forwards']} forwards"]) if other or case["forwards"] != 2 else ""
 
 
 def _sweep(swept: dict[str, Any]) -> str:

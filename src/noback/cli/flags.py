@@ -16,7 +16,6 @@ from noback.config import RunConfig, config_of, read_config, renamed
 from noback.errors import InputError
 from noback.options import option_kinds, table_of_text
 
-Owner = tuple[type[Any], dataclasses.Field[Any]]  # a class of options and its field
 Flags = dict[str, str]  # flag -> where it stands in the options
 _METHODS = ("estimator", "rule", "noise", "engine")  # whose kinds' own options have flags of their own
 
@@ -41,29 +40,27 @@ def method_flags(options: type[Any], methods: Sequence[str], known: Mapping[str,
 def add_flags(group: Any, options: type[Any], flags: Mapping[str, str], *, several_eps: bool = False) -> None:
     """Give a group of a parser the flags of some options."""
     for flag, path in flags.items():
-        owners, several = _owners(options, path)
-        field, hint = owners[0][1], _hint(owners[0][0], path)
+        field, default, hint, owners = _field(options, path)
         kinds = option_kinds(hint)
         choices = [kind.kind for kind in kinds] if kinds else field.metadata["choices"]
-        whose = f"{path.split('.')[0]} {' or '.join(kind.kind for kind, _ in owners)}: " if several else ""
-        alike = len({item.metadata["help"] for _, item in owners}) == 1
-        text = whose + (field.metadata["help"] if alike else field.metadata["help"].split(";")[0])
-        text += (f": {', '.join(choices)}" if choices else "") + _default_text(owners, hint)
+        default = choices[0] if kinds and type(None) not in typing.get_args(hint) else default
+        whose = f"{path.split('.')[0]} {' or '.join(owners)}: " if owners else ""
+        text = whose + _help(options, path, field) + (f": {', '.join(choices)}" if choices else "") + _shown(default)
         metavar = _metavar(hint)
         if several_eps and flag == "--eps":
             text, metavar = text + "; several, comma-separated, are compared", "LIST"
         group.add_argument(flag, dest=path, default=None, metavar=metavar, help=text.replace("%", "%%"))
 
 
-def _default_text(owners: Sequence[Owner], hint: Any) -> str:
-    """The default in words; each kind's own where they differ."""
-    kinds = option_kinds(hint)
-    if kinds:
-        return "" if type(None) in typing.get_args(hint) else f" (default {kinds[0].kind})"
-    defaults = {item.default for _, item in owners}
-    if len(defaults) > 1:
-        return f" (default {', '.join(f'{kind.kind} {item.default}' for kind, item in owners)})"
-    (default,) = defaults
+def _help(options: type[Any], path: str, field: dataclasses.Field[Any]) -> str:
+    """A field's help; where kinds differ in it, that of each kind with its default."""
+    fields = {kind.kind: item for kind, item in _owned(options, path) if hasattr(kind, "kind")}
+    if len({item.metadata["help"] for item in fields.values()}) < 2:
+        return str(field.metadata["help"])
+    return "; ".join(f"{kind}: {item.metadata['help']}{_shown(item.default)}" for kind, item in fields.items())
+
+
+def _shown(default: Any) -> str:
     return "" if default in (None, dataclasses.MISSING) else f" (default {default})"
 
 
@@ -87,14 +84,16 @@ def add_config_flags(parser: argparse.ArgumentParser, *, several_eps: bool = Fal
 def config_from(arguments: argparse.Namespace) -> RunConfig:
     """The configuration that the flags describe."""
     table: dict[str, Any] = renamed(read_config(Path(arguments.config))) if arguments.config else {}
+    settings, hints = [_setting(pair) for pair in arguments.set], typing.get_type_hints(RunConfig)
+    named = [(path, kinds, text) for path, text in settings if isinstance(text, str) if (kinds := _kinds(hints, path))]
+    for path, kinds, text in named:  # a kind before its options, which may be flags
+        _put(table, path, _kind_table(table.get(path), kinds, text))
     put_flags(table, arguments, RunConfig, config_flags())
     if arguments.adapt_ties:
         _put(table, "adapt_ties", table.get("adapt_ties") or {})
-    for pair in arguments.set:
-        path, equals, text = pair.partition("=")
-        if not equals:
-            raise InputError(f"--set {pair!r} has no '='; expected KEY=VALUE, such as rule.lr=2e-5")
-        _put(table, path.strip(), _toml_value(text.strip()))
+    for path, value in settings:
+        if not (isinstance(value, str) and _kinds(hints, path)):
+            _put(table, path, value)
     return config_of(table)
 
 
@@ -105,7 +104,7 @@ def put_flags(
     for path in sorted(flags.values(), key=lambda path: path.count(".")):  # a kind before its options
         text = getattr(arguments, path)
         if text is not None:
-            hint = _hint(_owners(options, path)[0][0][0], path)
+            hint = _field(options, path)[2]
             kinds = option_kinds(hint)
             _put(table, path, _kind_table(table.get(path), kinds, text) if kinds else _value(text, hint, path))
 
@@ -125,18 +124,28 @@ def numbers(name: str, text: str | None) -> list[float]:
         raise InputError(f"{name} is {text!r}; expected numbers with commas between, such as 1e-3,1e-2") from None
 
 
-def _owners(options: type[Any], path: str) -> tuple[list[Owner], bool]:
-    """The classes that have the option of a path, each with its field, and whether others of their union have not."""
-    *parents, name = path.split(".")
+def _field(options: type[Any], path: str) -> tuple[dataclasses.Field[Any], Any, Any, list[str]]:
+    """A field of the configuration tree, its default, its type, and the kinds that have it where not all do."""
+    owners, kinds = _owned(options, path), _kinds_at(options, path)
+    first, field = owners[0]
+    default = field.default if len({item.default for _, item in owners}) == 1 else None  # each kind has its own
+    some = [kind.kind for kind, _ in owners] if len(owners) < len(kinds) else []
+    return field, default, typing.get_type_hints(first)[field.name], some
+
+
+def _owned(options: type[Any], path: str) -> list[tuple[Any, dataclasses.Field[Any]]]:
+    """The kinds that have an option, and what each says of it."""
+    name = path.rsplit(".", maxsplit=1)[-1]
+    kinds = _kinds_at(options, path)
+    return [(kind, item) for kind in kinds for item in dataclasses.fields(kind) if item.name == name]
+
+
+def _kinds_at(options: type[Any], path: str) -> Sequence[type[Any]]:
+    """The kinds among which an option is sought; at the top of the tree, the options themselves."""
     kinds: Sequence[type[Any]] = [options]
-    for parent in parents:
+    for parent in path.split(".")[:-1]:
         kinds = option_kinds(typing.get_type_hints(kinds[0])[parent])
-    owners = [(kind, item) for kind in kinds for item in dataclasses.fields(kind) if item.name == name]
-    return owners, len(owners) < len(kinds)
-
-
-def _hint(kind: type[Any], path: str) -> Any:
-    return typing.get_type_hints(kind)[path.rpartition(".")[2]]
+    return kinds
 
 
 def _base(hint: Any) -> Any:
@@ -156,6 +165,18 @@ def _value(text: str, hint: Any, path: str) -> Any:
         raise InputError(
             f"{path.rsplit('.', maxsplit=1)[-1]} is {text!r}; expected {words.get(kind, 'a text')}"
         ) from None
+
+
+def _setting(pair: str) -> tuple[str, Any]:
+    path, equals, text = pair.partition("=")
+    if not equals:
+        raise InputError(f"--set {pair!r} has no '='; expected KEY=VALUE, such as rule.lr=2e-5")
+    return path.strip(), _toml_value(text.strip())
+
+
+def _kinds(hints: Mapping[str, Any], path: str) -> list[type[Any]]:
+    """The kinds that an option may be of; none where it has no kinds."""
+    return option_kinds(hints[path]) if path in hints else []
 
 
 def _toml_value(text: str) -> Any:

@@ -11,7 +11,7 @@ from noback.journal import Contents, read_journal
 
 HELP = "show what a run's journal holds"
 DESCRIPTION = """
-Show what a run's journal holds: its header, and each step's loss and slopes.
+Show what a run's journal holds: its header, and each step's loss, slopes and other figures.
 
   noback journal runs/reviews-001
   noback journal runs/reviews-001 --json

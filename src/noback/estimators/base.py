@@ -27,6 +27,7 @@ class Estimator(Protocol):
     fixed_points: ClassVar[bool] = True  # one round of points that no loss decides: a GPU may run ahead of the journal
     mirrored: ClassVar[bool] = False  # pairs of points, +eps and -eps, and no other: the mean loss shows curvature
     usual_noise: ClassVar[str] = "normal"  # the noise family where none is named
+    slope_unit: ClassVar[str] = "loss per unit"  # of what a record keeps; for people
 
     @property
     def eps(self) -> float | None:

@@ -23,6 +23,7 @@ class OneSided(Estimator):
     kind: ClassVar[str] = "one_sided"
     figures: ClassVar[tuple[str, ...]] = ("spread",)
     usual_noise: ClassVar[str] = "rademacher"
+    slope_unit: ClassVar[str] = "spreads of the losses"
 
     eps: float | None = option(None, f"how far from the weights losses are taken; none: {usual_text('eps')}")
     directions: int = option(8, "directions a step; each costs one forward, and one more is taken at the weights")

@@ -10,8 +10,8 @@ import plotly.graph_objects as go
 
 from noback.report.accuracies import BEFORE, BEST, Accuracy, accuracy_of, chart_together, with_interval
 from noback.report.blocks import Cell, Chart, Charts, Note, Page, Section, Table
-from noback.report.curves import curves
-from noback.report.drawing import SLOPE, colour, drawn, group, literal, log_axis, name_axis, name_height, percent_axis
+from noback.report.curves import curves, slope_title
+from noback.report.drawing import colour, drawn, group, literal, log_axis, name_axis, name_height, percent_axis
 from noback.report.folder_table import FolderTable, lead_of
 from noback.report.formats import NOTHING, duration, figure_in, number_in, percent, plain, short
 from noback.report.reading import ReadRun
@@ -27,7 +27,7 @@ def comparison_page(table: FolderTable, runs: Sequence[ReadRun]) -> Page:
     by_name = {run.name: run for run in runs}
     placed = {index: by_name[_name(row)] for index, row in enumerate(rows) if _name(row) in by_name}
     titled = {index: dataclasses.replace(run, name=_title(rows[index])) for index, run in placed.items()}
-    charts = (*_charts(rows), *curves(titled))
+    charts = (*_charts(rows, slope_title(titled)), *curves(titled))
     sections = [
         Section("Side by side", (*(note if unfinished else ()), _table(rows)), in_summary=True),
         Section("Charts", (Charts(charts, tuple(map(_title, rows))),) if charts else ()),
@@ -92,9 +92,9 @@ def _accuracies(row: dict[str, Any]) -> list[Accuracy]:
     return [one for one in found if one is not None]
 
 
-def _charts(rows: Sequence[dict[str, Any]]) -> tuple[Chart, ...]:
+def _charts(rows: Sequence[dict[str, Any]], slope: str) -> tuple[Chart, ...]:
     named = [(_title(row), _accuracies(row)) for row in rows]
-    return (*chart_together(named), *_zeros(rows), *_sizes(rows))
+    return (*chart_together(named), *_zeros(rows), *_sizes(rows, slope))
 
 
 def _zeros(rows: Sequence[dict[str, Any]]) -> list[Chart]:
@@ -113,7 +113,7 @@ def _zeros(rows: Sequence[dict[str, Any]]) -> list[Chart]:
     return [Chart("compared-zeros", "Share of slopes that are exactly zero", figure)] if bars else []
 
 
-def _sizes(rows: Sequence[dict[str, Any]]) -> list[Chart]:
+def _sizes(rows: Sequence[dict[str, Any]], slope: str) -> list[Chart]:
     """The mean size of a slope, from the smallest to the largest; zero has no place on this axis."""
     traces, seen = [], []
     for index, row in enumerate(rows):
@@ -129,6 +129,6 @@ def _sizes(rows: Sequence[dict[str, Any]]) -> list[Chart]:
         names = {"name": literal(_title(row)), "legendgroup": group(index)}
         traces.append(go.Scatter(x=[mean], y=[-index], error_x=bar, mode="markers", marker=dot, **names))
         seen += [low, high]
-    figure = drawn(traces, log_axis(SLOPE, seen), name_axis([*map(_title, rows)]), max(name_height(len(rows)), 280))
+    figure = drawn(traces, log_axis(slope, seen), name_axis([*map(_title, rows)]), max(name_height(len(rows)), 280))
     note = "Point: the mean. Bar: from the smallest, unless it is zero, to the largest."
     return [Chart("compared-sizes", "Size of a slope", figure, note)] if traces else []

@@ -7,8 +7,9 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from noback.health import SLOPE_UNIT
 from noback.report.blocks import Chart
-from noback.report.drawing import SLOPE, axis, colour, dash, drawn, group, legend_above, literal, log_axis, percent_axis
+from noback.report.drawing import axis, colour, dash, drawn, group, legend_above, literal, log_axis, percent_axis
 from noback.report.formats import number_in, percent
 from noback.report.numbers import POINTS, averaging_window, binned, binned_sizes, kept_places, moving_average
 from noback.report.reading import ReadRun
@@ -115,6 +116,12 @@ def _validation_loss(runs: Runs) -> Chart | None:
     return Chart("validation-loss", "Validation loss", drawn(traces, axis("step"), axis(title), **more))
 
 
+def slope_title(runs: Runs) -> str:
+    """The title of an axis of slopes, in the unit that the runs' estimators give them."""
+    units = {run.header.get("slope_unit", SLOPE_UNIT) for run in runs.values() if run.steps}
+    return f"slope ({'each run in a unit of its own' if len(units) > 1 else (units or {SLOPE_UNIT}).pop()})"
+
+
 def _slopes(runs: Runs) -> Chart | None:
     traces = []
     for index, run in runs.items():
@@ -127,7 +134,7 @@ def _slopes(runs: Runs) -> Chart | None:
             traces.append(_line(index, run, x, y, mode="markers", marker=dots))
     if not traces:
         return None
-    figure = drawn(traces, axis("step"), axis(SLOPE))
+    figure = drawn(traces, axis("step"), axis(slope_title(runs)))
     thinned = any(len(run.slopes) > POINTS for run in runs.values())
     note = "One point a direction and step" + ("; of a long run, the extremes of each stretch." if thinned else ".")
     return Chart("slopes", "Slope along each direction", figure, note)
@@ -144,7 +151,8 @@ def _sizes(runs: Runs) -> Chart | None:
         bins = binned(run.slopes)
         shares = [count / len(run.slopes) for count in bins.counts]
         bars = go.Bar(x=bins.centers, y=shares, width=bins.width, marker={"color": colour(index)}, name="slopes")
-        return Chart("sizes", "Histogram of the slopes", drawn([bars], axis(SLOPE), percent_axis("share (%)")), note)
+        figure = drawn([bars], axis(slope_title(shown)), percent_axis("share (%)"))
+        return Chart("sizes", "Histogram of the slopes", figure, note)
     return None
 
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-SLOPE = "slope (loss per unit)"  # (l+ - l-) / (2 eps): eps counts in units of the direction
+from noback.health import SLOPE_UNIT
+
+SLOPE = f"slope ({SLOPE_UNIT})"  # (l+ - l-) / (2 eps): eps counts in units of the direction
 SERIES = 8  # colours; then they come again, dashed
 _LONGEST = 26  # characters of a name beside a chart; a phone is narrow
 _DASHES = ("solid", "dash", "dot", "dashdot")

@@ -40,8 +40,10 @@ def read_table(folder: Path, kind: str) -> FolderTable | None:
 def lead_of(table: FolderTable) -> str:
     """What was tried, in one line."""
     config = table.values.get("config")
-    model = config.get("model") if isinstance(config, dict) else None
-    known = {**table.values, "model": model}
-    said = [f"{name} {known[name]}" for name in ("task", "model", "batch") if known.get(name) is not None]
+    config = config if isinstance(config, dict) else {}
+    methods = {name: config[name].get("kind") for name in ("estimator", "rule") if isinstance(config.get(name), dict)}
+    known = {**table.values, "model": config.get("model"), **methods}
+    names = ("task", "model", "estimator", "rule", "batch")
+    said = [f"{name} {known[name]}" for name in names if known.get(name) is not None]
     counts = [f"{known[name]} {name}" for name in ("steps", "directions") if known.get(name) is not None]
     return " · ".join(said + counts)

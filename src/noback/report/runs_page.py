@@ -60,8 +60,8 @@ def runs_page(runs: Sequence[ReadRun], flags: Flags) -> Page:
 def rows_of(runs: Sequence[ReadRun]) -> Table:
     """One row a run."""
     head = (
-        "run", "objective", "adapter", "eps", "lr", "zero slopes", "mean size of a slope", "before (95% interval)",
-        "after, best (95% interval)", "time", "verdict",
+        "run", "objective", "adapter", "estimator", "rule", "eps", "lr", "zero slopes", "mean size of a slope",
+        "before (95% interval)", "after, best (95% interval)", "time", "verdict",
     )  # fmt: skip
     return Table(head, tuple(_row(run) for run in runs), first_is_head=True)
 
@@ -69,7 +69,8 @@ def rows_of(runs: Sequence[ReadRun]) -> Table:
 def _row(run: ReadRun) -> tuple[Cell, ...]:
     slopes = slope_figures(run.slopes) if run.slopes else {}
     return (
-        Cell(run.name), Cell(str(run.option("objective.kind") or "")), Cell(str(run.option("adapter.kind") or "")),
+        Cell(run.name),
+        *(Cell(str(run.option(f"{name}.kind") or "")) for name in ("objective", "adapter", "estimator", "rule")),
         figure(last_eps(run), plain), figure(run.option("rule.lr"), plain),
         figure_in(slopes, "zero_slope_share", percent, f"{run.name}-zero-slopes"),
         figure_in(slopes, "mean_abs_slope", name=f"{run.name}-mean-slope"),
