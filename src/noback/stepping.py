@@ -151,12 +151,11 @@ def probe_figures(
     estimator: Estimator, record: StepRecord, move: Move, before: float, after: float
 ) -> dict[str, float]:
     """What a step did to its own batch's loss, beside what its slopes promised."""
-    along = zip(move.terms, record.slopes, strict=False)  # a rule with a memory goes on along older directions too
-    expected = sum(term.coefficient * slope for term, slope in along) * estimator.unit(record.figures)
-    figures = {
-        "change": after - before,  # of the batch's own loss, by this step
-        "expected_change": expected,  # to first order, along the directions that were measured
-    }
+    figures = {"change": after - before}  # of the batch's own loss, by this step
+    if len(move.terms) == len(record.slopes):  # else it goes on along older directions, whose slopes are not known here
+        along = zip(move.terms, record.slopes, strict=True)
+        expected = sum(term.coefficient * slope for term, slope in along) * estimator.unit(record.figures)
+        figures["expected_change"] = expected  # to first order
     if estimator.mirrored:
         # l+ - 2 l0 + l-, the mean over the directions. The record's loss is the mean over all points of the step, and
         # the weights as they stand may be one of them.

@@ -189,6 +189,8 @@ def _noise_of(noise: Noise | str) -> Noise:
     if isinstance(noise, str):
         one_of("noise", noise, FAMILIES)
         return FAMILIES[noise]
+    if not hasattr(noise, "kind"):
+        raise InputError(f"noise is {noise!r}; expected a family such as {', '.join(FAMILIES)}")
     check_noise(noise)
     return noise
 

@@ -88,7 +88,7 @@ class NobackStep:
         """One step; its slope, or on a CUDA device that of the step before."""
         step = next(self._steps)
         seeds = direction_seeds(0, step, self._estimator.directions)
-        if self._engine.runs_ahead:
+        if self._engine.runs_ahead and self._estimator.fixed_points and self._rule.runs_ahead:
             return self._ahead(step, begin_on(self._engine, self._batch, CrossEntropy(), self._estimator, seeds))
         gold = self._batch.gold
 

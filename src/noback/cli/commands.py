@@ -50,7 +50,8 @@ def add_watching(parser: argparse.ArgumentParser) -> None:
     add_log_to(parser)
     parser.add_argument(
         "--health-every", metavar="N",
-        help="every N steps, two more forwards: the curvature, and whether the step lowered the loss (default: never)",
+        help="every N steps, two more forwards: whether the step lowered the loss, and the curvature of points in pairs "
+        "(default: never)",
     )  # fmt: skip
 
 

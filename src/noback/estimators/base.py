@@ -25,7 +25,7 @@ class Estimator(Protocol):
     kind: ClassVar[str]  # its name in TOML and on the command line
     figures: ClassVar[tuple[str, ...]] = ()  # further numbers that each record of the journal keeps
     fixed_points: ClassVar[bool] = True  # one round of points that no loss decides: a GPU may run ahead of the journal
-    mirrored: ClassVar[bool] = False  # pairs of points, +eps and -eps, and no other: the mean loss shows curvature
+    mirrored: ClassVar[bool] = False  # pairs of points, +eps and -eps: the mean loss shows the curvature
     usual_noise: ClassVar[str] = "normal"  # the noise family where none is named
     slope_unit: ClassVar[str] = "loss per unit"  # of what a record keeps; for people
 

@@ -18,6 +18,7 @@ class CurvatureWeighted(Estimator):
     """A slope times 1 / max(1, |k|^power), where k = (l+ - 2 l0 + l-) / eps^2: 2 n + 1 forwards for n directions."""
 
     kind: ClassVar[str] = "curvature"
+    mirrored: ClassVar[bool] = True
     figures: ClassVar[tuple[str, ...]] = ("weight",)  # the mean over the directions
 
     eps: float | None = option(None, f"how far from the weights losses are taken; none: {usual_text('eps')}")
