@@ -19,7 +19,7 @@ from noback.objectives import AnyObjective
 from noback.replaying import recorded_move
 from noback.rules import AnyRule, Sgd, move_of
 from noback.stepping import probe_figures
-from noback.values import UNPERTURBED, Estimate, direction_seeds
+from noback.values import UNPERTURBED, Estimate, Move, Term, direction_seeds
 from tests.contracts.tables import ADAPTERS, ESTIMATORS, NOISES, OBJECTIVES, RULES
 
 UNIONS = {

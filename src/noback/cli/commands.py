@@ -50,8 +50,8 @@ def add_watching(parser: argparse.ArgumentParser) -> None:
     add_log_to(parser)
     parser.add_argument(
         "--health-every", metavar="N",
-        help="every N steps, two more forwards: whether the step lowered the loss, and the curvature of points in pairs "
-        "(default: never)",
+        help="every N steps, two more forwards: whether the step lowered the loss, and, of points in pairs, the "
+        "curvature (default: never)",
     )  # fmt: skip
 
 
