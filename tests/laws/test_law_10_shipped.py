@@ -13,8 +13,13 @@ from typing import get_args
 import pytest
 
 import noback
+from noback.adapters import AnyAdapter
+from noback.directions import AnyNoise
 from noback.embedded import DATA
+from noback.engines import AnyEngine
 from noback.estimators import AnyEstimator
+from noback.objectives import AnyObjective
+from noback.rules import AnyRule
 from noback.tasks import load_spec, task_names
 from tests.conftest import rows_of, write_rows
 
@@ -90,7 +95,9 @@ def test_every_example_runs(example, workplace):
 
 def test_the_public_names_are_sorted_and_there():
     assert noback.__all__ == sorted(noback.__all__)
-    assert {kind.__name__ for kind in get_args(AnyEstimator)} < set(noback.__all__)
+    unions = (AnyAdapter, AnyEngine, AnyEstimator, AnyNoise, AnyObjective, AnyRule)
+    kinds = {kind.__name__ for union in unions for kind in get_args(union) or (union,)}
+    assert kinds < set(noback.__all__)
     assert all(getattr(noback, name).__module__.startswith("noback.") for name in noback.__all__)
 
 
