@@ -61,10 +61,10 @@ def test_snapshots_that_take_long_are_rare_and_cost_no_bits(config, tmp_path, mo
     """A clock that goes on by a second a step, and by three while a snapshot is written."""
     now, taken = [0.0], []
 
-    def save(folder, step, weights):
+    def save(folder, step, weights, digests):
         taken.append(step)
         now[0] += 3
-        save_snapshot(folder, step, weights)
+        save_snapshot(folder, step, weights, digests)
 
     def stepped(*_):
         now[0] += 1
@@ -180,7 +180,7 @@ def test_a_bit_flipped_journal_is_refused_by_its_record(config, tmp_path, noback
     train(config, tmp_path / "run")
     path = tmp_path / "run" / "journal"
     damaged = bytearray(path.read_bytes())
-    damaged[-5 * 20 + 6] ^= 16
+    damaged[-6 * 24 + 6] ^= 16
     path.write_bytes(bytes(damaged))
     for command in (["resume", tmp_path / "run"], ["journal", tmp_path / "run"], ["predict", tmp_path / "run", "x"]):
         code, _, err = noback(*command)

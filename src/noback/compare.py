@@ -15,10 +15,11 @@ from noback.adapters import AnyAdapter, Full, Head
 from noback.answers import fitted
 from noback.config import RunConfig, config_of
 from noback.errors import InputError
-from noback.folder import RunFolder, next_folder, write_whole
+from noback.files import read_json, refuse_link, write_whole
+from noback.folder import RunFolder, next_folder
 from noback.health import DIVERGING, slope_figures
 from noback.journal import read_journal
-from noback.objectives import TEXTS
+from noback.objectives import TEXTS, refuse_code
 from noback.options import build, one_of
 from noback.result import Result
 from noback.run import drawn_data, versions
@@ -62,7 +63,7 @@ def objective_config(config: RunConfig, name: str) -> RunConfig:
 
 def objective_title(config: RunConfig) -> str:
     """`label-word cross-entropy`, `head accuracy`, `reward module:function`."""
-    kind = getattr(config.objective, "function", config.objective.kind)
+    kind = config.objective.function or config.objective.kind
     words = {"cross_entropy": "cross-entropy", "macro_f1": "macro-F1"}
     place = "head" if config.adapter.head_seed is not None else "label-word"
     if config.objective.judges == TEXTS:
@@ -95,7 +96,7 @@ def compare(
         "finished": False,
         "rows": [],
     }
-    _plan(table)  # refuses what cannot be compared before anything is made
+    _plan(table, trust=True, where="")  # refuses what cannot be compared before anything is made
     folder = Path(out) if out is not None else next_folder(Path("runs"), f"{Path(config.task).stem}-compare")
     if folder.exists():
         raise InputError(f"folder {str(folder)!r} exists; choose another with --out, or go on: noback resume {folder}")
@@ -104,22 +105,29 @@ def compare(
     except OSError as error:
         raise InputError(f"folder {str(folder)!r} cannot be made: {error.strerror}") from None
     write_whole(folder / FILE, json.dumps(table, indent=1))
-    return resume_comparison(folder, watcher=watcher, stop=stop)
+    return resume_comparison(folder, watcher=watcher, trust=True, stop=stop)
 
 
 def resume_comparison(
-    path: str | os.PathLike[str], *, watcher: Watcher | None = None, stop: Callable[[], bool] = lambda: False
+    path: str | os.PathLike[str],
+    *,
+    watcher: Watcher | None = None,
+    trust: bool = False,
+    stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Go on with a comparison: what has ended is kept, what has begun goes on, the rest is trained."""
+    """Go on with a comparison: what has ended is kept, what has begun goes on, the rest is trained.
+
+    `trust`: whether functions that the folder names may be imported and called.
+    """
     folder, watcher = Path(path), watcher or Silent()
     table = read_comparison(folder)
-    plan = _plan(table)
+    plan = _plan(table, trust=trust, where=f"comparison {str(folder)!r}")
     done = {row["name"] for row in table["rows"]}
     for number, one in enumerate(plan, start=1):
         if one.name in done:
             continue
         watcher.note(f"{one.title}, eps {one.config.eps:g} ({number} of {len(plan)})")
-        table["rows"].append(_row(folder, one, _trained(folder, one, watcher, stop)))
+        table["rows"].append(_row(folder, one, _trained(folder, one, watcher, stop, trust=trust)))
         write_whole(folder / FILE, json.dumps(table, indent=1))
     table["finished"] = True
     write_whole(folder / FILE, json.dumps(table, indent=1))
@@ -129,17 +137,17 @@ def resume_comparison(
 def read_comparison(folder: Path) -> dict[str, Any]:
     """What a comparison's folder says."""
     try:
-        table: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        table: dict[str, Any] = read_json(folder / FILE)
         shapes = {"config": dict, "objectives": list, "eps": list, "rows": list}
         sound = all(isinstance(table[key], kind) for key, kind in shapes.items())
         if not sound or not all(isinstance(row, dict) and "name" in row for row in table["rows"]):
             raise ValueError("its entries are not those of a comparison")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{str(folder / FILE)!r} is no comparison's table: {error}") from None
     return table
 
 
-def _plan(table: dict[str, Any]) -> list[Compared]:
+def _plan(table: dict[str, Any], *, trust: bool, where: str) -> list[Compared]:
     config = config_of(table["config"])
     spec = spec_for(config.task, config.columns)
     plan = []
@@ -147,6 +155,7 @@ def _plan(table: dict[str, Any]) -> list[Compared]:
         for eps in table["eps"]:
             estimator = dataclasses.replace(config.estimator, eps=eps)
             one = fitted(objective_config(dataclasses.replace(config, estimator=estimator), name), spec)
+            refuse_code(one.objective, where, trust=trust)
             one.objective.check()
             title = objective_title(one)
             folder = f"{title}-eps-{one.eps:g}".translate(str.maketrans(" :()", "----"))
@@ -157,12 +166,13 @@ def _plan(table: dict[str, Any]) -> list[Compared]:
     return plan
 
 
-def _trained(folder: Path, one: Compared, watcher: Watcher, stop: Callable[[], bool]) -> Result | None:
+def _trained(folder: Path, one: Compared, watcher: Watcher, stop: Callable[[], bool], *, trust: bool) -> Result | None:
     """The run's result; None where its loss ceased to be a number."""
     run = RunFolder(folder / one.name)
+    refuse_link(run.path)
     try:
         if run.config.is_file():
-            return resume(run.path, watcher=watcher, stop=stop)
+            return resume(run.path, watcher=watcher, trust=trust, stop=stop)
         return train(one.config, run.path, watcher=watcher, stop=stop)
     except Interrupted:
         raise Interrupted(f"stopped; nothing is lost: noback resume {folder}") from None

@@ -18,7 +18,8 @@ from noback.compare import objective_config, objective_title
 from noback.config import RunConfig
 from noback.errors import InputError
 from noback.estimators import Estimator, estimate
-from noback.folder import next_folder, write_whole
+from noback.files import write_whole
+from noback.folder import next_folder
 from noback.health import slope_figures
 from noback.measuring import outputs
 from noback.objectives import TEXTS

@@ -5,17 +5,20 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from noback.errors import InputError, InUseError, NobackError
+from noback.errors import InputError, InUseError
+from noback.files import clear_leftovers, is_regular, open_regular, read_regular, refuse_link, whole_folder, write_new
 
 
 class RunFolder:
-    """The only link between training and what watches it."""
+    """The only link between training and what watches it.
+
+    Its files are regular ones, which lie in it: a folder may come from someone else (`files.py`).
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -23,6 +26,7 @@ class RunFolder:
         self.journal = self.path / "journal"
         self.metrics = self.path / "metrics.jsonl"
         self.snapshots = self.path / "snapshots"
+        self.trained_rows = self.path / "trained-rows"
 
     def create(self, config: str) -> None:
         """Make the folder with its configuration, whole or not at all; one that exists is refused."""
@@ -31,40 +35,58 @@ class RunFolder:
                 f"run folder {str(self.path)!r} exists; choose another with --out, "
                 f"or go on with it: noback resume {self.path}"
             )
-        unborn = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
-            unborn.mkdir(parents=True)
-            with open(unborn / self.config.name, "w", encoding="utf-8") as file:
-                file.write(config)
-                file.flush()
-                os.fsync(file.fileno())
-            unborn.rename(self.path)
+            with whole_folder(self.path) as unborn:
+                write_new(unborn / self.config.name, config.encode())
         except OSError as error:
-            shutil.rmtree(unborn, ignore_errors=True)
             raise InputError(f"run folder {str(self.path)!r} cannot be made: {error.strerror}") from None
 
     def check(self) -> None:
-        """Refuse a folder that is no run."""
-        if not self.config.is_file():
+        """Refuse a folder that is no run, or in which a link stands for a file."""
+        if not is_regular(self.config):
             what = "is no run folder (it has no run.toml)" if self.path.is_dir() else "does not exist"
             raise InputError(f"{str(self.path)!r} {what}; expected a folder that `noback train` made")
+        for path in (self.journal, self.metrics, self.trained_rows, self._lock):
+            is_regular(path)
+        refuse_link(self.snapshots)
+
+    def clear(self) -> None:
+        """Remove what processes that died left half-written."""
+        clear_leftovers(self.path)
+        self.journal.with_name(self.journal.name + ".new").unlink(missing_ok=True)
+
+    @property
+    def _lock(self) -> Path:
+        return self.path / "lock"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder; a second process is refused. The system lets go of the lock when the holder dies."""
-        with open(self.path / "lock", "w") as file:
+        with os.fdopen(open_regular(self._lock, os.O_RDWR | os.O_CREAT), "r+b") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise InUseError(
                     f"run folder {str(self.path)!r} is in use by another process; wait for it or stop it"
                 ) from None
+            self.clear()
             yield
+
+    def is_locked(self) -> bool:
+        """Whether another process holds the folder; asking takes a shared lock and lets go at once."""
+        try:
+            with os.fdopen(open_regular(self._lock), "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return False
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
 
     def add_metrics(self, **values: Any) -> None:
         """Append one line of metrics. Nothing but people depends on it, so a full disk here stops no run."""
         try:
-            with open(self.metrics, "a+b") as file:
+            with os.fdopen(open_regular(self.metrics, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+b") as file:
                 end = file.seek(0, os.SEEK_END)
                 file.seek(max(end - 1, 0))
                 torn = file.read(1) not in (b"", b"\n")  # a killed process left half a line
@@ -75,24 +97,15 @@ class RunFolder:
     def read_metrics(self) -> list[dict[str, Any]]:
         """Every whole line of metrics; one that a killed process left torn is skipped."""
         found = []
-        if self.metrics.is_file():
-            for line in self.metrics.read_text(encoding="utf-8", errors="replace").splitlines():
+        if is_regular(self.metrics):
+            for line in read_regular(self.metrics).decode(errors="replace").splitlines():
                 try:
-                    found.append(json.loads(line))
-                except json.JSONDecodeError:
+                    values = json.loads(line)
+                except (ValueError, RecursionError):
                     continue
+                if isinstance(values, dict) and isinstance(values.get("kind"), str):
+                    found.append(values)
         return found
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file, whole or not at all."""
-    unborn = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        unborn.write_text(text, encoding="utf-8")
-        os.replace(unborn, path)
-    except OSError as error:
-        unborn.unlink(missing_ok=True)
-        raise NobackError(f"cannot write {str(path)!r}: {error.strerror}") from None
 
 
 def next_folder(parent: Path, name: str) -> Path:

@@ -1,31 +1,45 @@
 """The journal: a header and one small checksummed record a step; with the base weights, it is the whole fine-tune.
 
-Layout (little-endian): magic, header length (u32), header (JSON), CRC-32 of both; then records of one size:
-kind (u32), step (u32), value (f32), slopes and figures (f32 each), CRC-32 of the record and of the header's CRC (u32).
-The header says how many slopes (`directions`) and which figures (`figures`, none in format 1) a record has.
+Layout (little-endian): `noback journal 3` and a line feed, header length (u32), header (JSON), check (8 bytes); then
+records of one size: kind (u32), step (u32), value (f32), slopes and figures (f32 each), check (8 bytes).
+The header says how many slopes (`directions`) and which figures (`figures`) a record has.
 A *step* record holds the loss, the slopes that its move was made from, and what else its estimator keeps; an
 *evaluation* record the validation score as value and the validation loss in place of the first slope, so that the
-journal alone says which step was best; an *eps* record the eps from that step on, where ties made it grow.
+journal alone says which step was best; an *eps* record the eps from that step on, where ties made it grow; a *seal*
+says that the run has ended, and nothing comes after it.
+
+Records are chained. The running digest begins as BLAKE2b of all bytes up to the header's end, and each record makes it
+BLAKE2b of the digest before and the record's numbers; a check is its first 8 bytes. So a record that is missing,
+doubled, moved or from another journal does not fit, and a digest stands for everything before it.
+Formats 1 and 2 (`noback journal 1`) have a CRC-32 of the record and the header as their check, and no seal.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
+import math
 import os
+import re
 import struct
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 from noback.errors import DamagedError, NobackError
+from noback.files import open_regular, write_new
+from noback.header import LONGEST, parsed_header, steps_of
 from noback.values import to_float32
 
-_MAGIC = b"noback journal 1\n"
-_STEP, _EVALUATION, _EPS = 1, 2, 3
-FORMAT = 2  # 1: no figures
+FORMAT = 3  # 1: no figures; 2: no chain
+_MAGIC = re.compile(rb"noback journal (\d{1,9})\n")
+_CHAINED, _PLAIN = b"noback journal 3\n", b"noback journal 1\n"
+_STEP, _EVALUATION, _EPS, _SEAL = 1, 2, 3, 4
+_WHY = ", or the records before it are not those it was written after"
+_CHUNK = 1024  # records that are read at once
 _sync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
 
@@ -56,62 +70,101 @@ class EpsChange:
     eps: float
 
 
-Record = StepRecord | Evaluation | EpsChange
-
-
 @dataclass(frozen=True, slots=True)
+class Seal:
+    """The run has ended after `step` steps: nothing comes after."""
+
+    step: int
+
+
+Record = StepRecord | Evaluation | EpsChange | Seal
+
+
+@dataclass(slots=True)
 class Contents:
     """What a journal holds, and how many of its bytes are sound."""
 
     header: dict[str, Any]
-    header_crc: int
-    steps: list[StepRecord]
-    evaluations: list[Evaluation]
+    digests: list[bytes]  # the running digest after 0, 1, ... steps: [0] names the run, the others all up to a step
     sound_bytes: int
     record_bytes: int
-    torn_bytes: int
-    eps_changes: list[EpsChange]
+    torn_bytes: int = 0
+    steps: list[StepRecord] = field(default_factory=list)
+    evaluations: list[Evaluation] = field(default_factory=list)
+    eps_changes: list[EpsChange] = field(default_factory=list)
+    sealed: bool = False
+
+    def add(self, record: Record, digest: bytes) -> None:
+        """Take in the next record and the running digest after it."""
+        if isinstance(record, StepRecord):
+            self.steps.append(record)
+            self.digests.append(digest)
+        elif isinstance(record, Evaluation):
+            self.evaluations.append(record)
+        elif isinstance(record, EpsChange):
+            self.eps_changes.append(record)
+        else:
+            self.sealed = True
 
     def best(self) -> Evaluation | None:
         """The evaluation with the highest score, the lower loss among equals; None where there is none."""
-        return max(self.evaluations, key=lambda one: (one.score, -one.loss, -one.step), default=None)
+        finite = [one for one in self.evaluations if math.isfinite(one.score) and math.isfinite(one.loss)]
+        return max(finite, key=lambda one: (one.score, -one.loss, -one.step), default=None)
+
+    @property
+    def is_chained(self) -> bool:
+        """Whether a missing, doubled or moved record would show."""
+        return int(self.header.get("format", 1)) >= FORMAT
+
+    def warning(self) -> str | None:
+        """What a reader must know of a run's journal that is not whole, or cannot be known to be; None: it is whole."""
+        steps = steps_of(self.header)
+        if steps is None or self.sealed:
+            return None
+        taken = f"the journal holds {len(self.steps)} of {steps} steps"
+        if not self.is_chained:
+            return (
+                f"{taken}; it has format {self.header.get('format', 1)}, whose records are guarded one by one: "
+                "an evaluation that was taken out, or an end that was cut off, would not show"
+            )
+        return f"{taken} and no seal: the run has not ended, or the file's end was cut off"
 
 
 class Journal:
     """A journal to write to; a record is on the disk when `append` returns."""
 
-    def __init__(self, path: Path, header_crc: int, numbers: int) -> None:
-        self._path, self._crc, self._numbers = path, header_crc, numbers
+    def __init__(self, path: Path, layout: _Layout, digest: bytes) -> None:
+        self._path, self._layout, self._digest = path, layout, digest
 
     @classmethod
     def create(cls, path: Path, header: Mapping[str, Any]) -> Journal:
         """A new journal; the header says how many slopes (`directions`) and which `figures` a record holds."""
-        text = json.dumps(header, sort_keys=True).encode()
-        body = _MAGIC + struct.pack("<I", len(text)) + text
-        crc = zlib.crc32(body)
+        text = json.dumps({**header, "format": FORMAT}, sort_keys=True).encode()
+        body = _CHAINED + struct.pack("<I", len(text)) + text
         temporary = path.with_name(path.name + ".new")
-        with _Saying(path), open(temporary, "wb") as file:
-            file.write(body + struct.pack("<I", crc))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        return cls(path, crc, _numbers(header))
+        with _Saying(path):
+            write_new(temporary, body + _digest(body)[:8])
+            os.replace(temporary, path)
+        return cls(path, _layout(header, body, chained=True), _digest(body))
 
     @classmethod
     def reopen(cls, path: Path) -> tuple[Journal, Contents]:
         """A journal to go on with; a torn last record is dropped."""
-        contents = read_journal(path)
-        with _Saying(path):
-            os.truncate(path, contents.sound_bytes)
-        return cls(path, contents.header_crc, _numbers(contents.header)), contents
+        with _opened(path) as file:
+            contents, layout, digest = _read(file, path)
+        with _Saying(path), os.fdopen(open_regular(path, os.O_WRONLY), "wb") as file:
+            os.ftruncate(file.fileno(), contents.sound_bytes)
+        return cls(path, layout, digest), contents
 
-    def append(self, record: Record) -> None:
-        """Write a record and wait until the disk has it."""
+    def append(self, record: Record) -> bytes:
+        """Write a record, wait until the disk has it, and give the running digest after it."""
         kind, *values = _fields(record)
-        padding = (0.0,) * (self._numbers + 1 - len(values))
-        packed = struct.pack(_format(self._numbers), kind, record.step, *values, *padding)
-        data = packed + struct.pack("<I", zlib.crc32(packed, self._crc))
-        with _Saying(self._path), open(self._path, "ab", buffering=0) as file:
+        layout = self._layout
+        padding = (0.0,) * (layout.numbers + 1 - len(values))
+        packed = layout.body.pack(kind, record.step, *values, *padding)
+        digest = _digest(self._digest + packed)
+        data = packed + layout.check(packed, digest)
+        with _Saying(self._path), os.fdopen(open_regular(self._path, os.O_WRONLY | os.O_APPEND), "ab", 0) as file:
             before = os.fstat(file.fileno()).st_size
             try:
                 if file.write(data) != len(data):  # a full disk can take a part
@@ -120,47 +173,110 @@ class Journal:
             except OSError:
                 os.ftruncate(file.fileno(), before)
                 raise
+        self._digest = digest
+        return digest
+
+
+class _Layout(NamedTuple):
+    """How a journal's records are written."""
+
+    directions: int
+    numbers: int  # slopes and figures
+    body: struct.Struct  # a record without its check
+    crc: int | None  # of the header, which formats 1 and 2 begin a record's CRC-32 with; None: records are chained
+
+    @property
+    def size(self) -> int:
+        return self.body.size + (8 if self.crc is None else 4)
+
+    def check(self, packed: bytes, digest: bytes) -> bytes:
+        """What stands at a record's end; `digest`: the running digest after it."""
+        return digest[:8] if self.crc is None else struct.pack("<I", zlib.crc32(packed, self.crc))
 
 
 def read_journal(path: Path) -> Contents:
     """Everything a journal holds; a torn last record is left out, any other damage is named."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise DamagedError(f"journal {str(path)!r} cannot be read: {error.strerror}") from None
-    header, crc, begin = _header(data, path)
-    numbers, directions = _numbers(header), int(header["directions"])
-    size = struct.calcsize(_format(numbers)) + 4
-    whole, torn = divmod(len(data) - begin, size)
-    steps: list[StepRecord] = []
-    evaluations: list[Evaluation] = []
-    eps_changes: list[EpsChange] = []
-    for index in range(whole):
-        packed = data[begin + index * size : begin + (index + 1) * size]
-        if zlib.crc32(packed[:-4], crc) != struct.unpack("<I", packed[-4:])[0]:
-            if index == whole - 1:
-                whole, torn = whole - 1, torn + size
-                break
-            raise DamagedError(f"record {index} of journal {str(path)!r} is damaged: its checksum does not fit")
-        kind, step, value, *rest = struct.unpack(_format(numbers), packed[:-4])
-        if kind == _STEP:
-            if step != len(steps):
-                raise DamagedError(
-                    f"record {index} of journal {str(path)!r} is step {step}; expected step {len(steps)}"
-                )
-            steps.append(StepRecord(step, value, tuple(rest[:directions]), tuple(rest[directions:])))
-        elif kind == _EVALUATION:
-            evaluations.append(Evaluation(step, value, rest[0]))
-        elif kind == _EPS:
-            eps_changes.append(EpsChange(step, value))
-        else:
-            raise DamagedError(f"record {index} of journal {str(path)!r} is of kind {kind}, which a newer noback wrote")
-    return Contents(header, crc, steps, evaluations, begin + whole * size, size, torn, eps_changes)
+    with _opened(path) as file:
+        return _read(file, path)[0]
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """What a journal says about itself."""
+    with _opened(path) as file:
+        return _begin(file, path)[0]
 
 
 def rounded(score: float, loss: float, step: int) -> Evaluation:
     """An evaluation in the precision that the journal keeps."""
     return Evaluation(step, to_float32(score), to_float32(loss))
+
+
+def _read(file: BinaryIO, path: Path) -> tuple[Contents, _Layout, bytes]:
+    """What a journal holds, how it is laid out, and its running digest."""
+    header, layout, digest, begin = _begin(file, path)
+    whole, torn = divmod(os.fstat(file.fileno()).st_size - begin, layout.size)
+    contents = Contents(header, [digest], begin, layout.size)
+    steps = steps_of(header)
+    for index, packed in enumerate(_records(file, layout.size, whole)):
+        body = packed[: layout.body.size]
+        after = _digest(digest + body)
+        if packed[layout.body.size :] != layout.check(body, after):
+            if index == whole - 1 and not contents.sealed:  # as a death while it was written leaves it
+                torn += layout.size
+                break
+            raise DamagedError(f"record {index} of journal {str(path)!r} is damaged: its checksum does not fit{_WHY if layout.crc is None else ''}")
+        record = _record(layout, body, f"record {index} of journal {str(path)!r}")
+        _check_place(record, contents, steps, f"record {index} of journal {str(path)!r}")
+        digest = after
+        contents.add(record, digest)
+        contents.sound_bytes += layout.size
+    if torn and contents.sealed:
+        raise DamagedError(f"journal {str(path)!r} has {torn} bytes after its seal; expected none")
+    contents.torn_bytes = torn
+    return contents, layout, digest
+
+
+def _records(file: BinaryIO, size: int, count: int) -> Iterator[bytes]:
+    """The whole records of a journal, a few at a time: a long file that is no journal is left at once."""
+    for begin in range(0, count, _CHUNK):
+        chunk = file.read(size * min(_CHUNK, count - begin))
+        yield from (chunk[place : place + size] for place in range(0, len(chunk), size))
+
+
+def _record(layout: _Layout, body: bytes, where: str) -> Record:
+    """A record from its bytes; one of a newer noback, or with a number that is none, is refused."""
+    kind, step, value, *rest = layout.body.unpack(body)
+    if kind == _EVALUATION:
+        if layout.crc is None and not (math.isfinite(value) and math.isfinite(rest[0])):
+            raise DamagedError(f"{where} holds the score {value} and the loss {rest[0]}; expected finite numbers")
+        return Evaluation(step, value, rest[0])  # noback 0.1.0 wrote some that are none
+    if kind not in (_STEP, _EPS, _SEAL):
+        raise DamagedError(f"{where} is of kind {kind}, which a newer noback wrote")
+    if not all(map(math.isfinite, (value, *rest))):
+        raise DamagedError(f"{where} holds a number that is not finite ({value}, {rest[0]}); expected finite ones")
+    if kind == _STEP:
+        return StepRecord(step, value, tuple(rest[: layout.directions]), tuple(rest[layout.directions :]))
+    return EpsChange(step, value) if kind == _EPS else Seal(step)
+
+
+def _check_place(record: Record, contents: Contents, steps: int | None, where: str) -> None:
+    """Refuse a record that cannot stand where it does."""
+    taken = len(contents.steps)
+    if contents.sealed:
+        raise DamagedError(f"{where} comes after the seal of a run that has ended")
+    if record.step != taken:
+        kind = "step" if isinstance(record, StepRecord) else type(record).__name__.lower() + " at step"
+        raise DamagedError(f"{where} is {kind} {record.step}; expected step {taken}")
+    if isinstance(record, StepRecord):
+        wrong = steps is not None and taken >= steps
+    elif isinstance(record, Seal):
+        wrong = steps != taken
+    else:
+        before = contents.evaluations if isinstance(record, Evaluation) else contents.eps_changes
+        wrong = bool(before) and before[-1].step == taken
+        wrong = wrong or (isinstance(record, EpsChange) and record.eps <= 0)
+    if wrong:
+        raise DamagedError(f"{where} ({type(record).__name__}, step {record.step}) cannot stand there in this run")
 
 
 def _fields(record: Record) -> tuple[float, ...]:
@@ -169,32 +285,51 @@ def _fields(record: Record) -> tuple[float, ...]:
         return (_STEP, record.loss, *record.slopes, *record.figures)
     if isinstance(record, Evaluation):
         return (_EVALUATION, record.score, record.loss)
-    return (_EPS, record.eps)
+    return (_EPS, record.eps) if isinstance(record, EpsChange) else (_SEAL, 0.0)
 
 
-def _format(numbers: int) -> str:
-    return f"<IIf{numbers}f"
-
-
-def _numbers(header: Mapping[str, Any]) -> int:
-    """How many slopes and figures a record holds."""
-    return int(header["directions"]) + len(header.get("figures", ()))
-
-
-def _header(data: bytes, path: Path) -> tuple[dict[str, Any], int, int]:
-    """The header, its checksum, and where the records begin."""
-    start = len(_MAGIC) + 4
-    if not data.startswith(_MAGIC) or len(data) < start:
+def _begin(file: BinaryIO, path: Path) -> tuple[dict[str, Any], _Layout, bytes, int]:
+    """The header, the layout of the records, the running digest before them, and where they begin."""
+    where = f"journal {str(path)!r}"
+    magic = file.read(len(_CHAINED))
+    found = _MAGIC.match(magic)
+    if found is None:
         raise DamagedError(f"{str(path)!r} is no noback journal, or its header is damaged")
-    (length,) = struct.unpack("<I", data[len(_MAGIC) : start])
-    body, stored = data[: start + length], data[start + length : start + length + 4]
-    crc = zlib.crc32(body)
-    if len(stored) < 4 or struct.unpack("<I", stored)[0] != crc:
-        raise DamagedError(f"the header of journal {str(path)!r} is damaged: its checksum does not fit")
-    header: dict[str, Any] = json.loads(body[start:])
-    if header.get("format", 1) > FORMAT:
-        raise DamagedError(f"journal {str(path)!r} has format {header['format']}, which a newer noback wrote")
-    return header, crc, start + length + 4
+    if magic not in (_CHAINED, _PLAIN):
+        raise DamagedError(
+            f"{where} has format {int(found[1])}, which a newer noback wrote; this one reads 1 to {FORMAT}"
+        )
+    length = struct.unpack("<I", file.read(4).ljust(4, b"\0"))[0]
+    text = file.read(min(length, LONGEST))
+    body = magic + struct.pack("<I", length) + text
+    chained, digest = magic == _CHAINED, _digest(body)
+    expected = digest[:8] if chained else struct.pack("<I", zlib.crc32(body))
+    if len(text) != length or file.read(len(expected)) != expected:
+        raise DamagedError(f"the header of {where} is damaged: its checksum does not fit")
+    header = parsed_header(text, where)
+    known = (FORMAT,) if chained else (1, 2)
+    if header.get("format", 1) not in known:
+        raise DamagedError(
+            f"{where} has format {header.get('format')!r}, which a newer noback wrote; this one reads 1 to {FORMAT}"
+        )
+    return header, _layout(header, body, chained=chained), digest, len(body) + len(expected)
+
+
+def _layout(header: Mapping[str, Any], body: bytes, *, chained: bool) -> _Layout:
+    directions = int(header["directions"])
+    numbers = directions + len(header.get("figures", ()))
+    return _Layout(directions, numbers, struct.Struct(f"<IIf{numbers}f"), None if chained else zlib.crc32(body))
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return os.fdopen(open_regular(path), "rb")
+    except OSError as error:
+        raise DamagedError(f"journal {str(path)!r} cannot be read: {error.strerror}") from None
 
 
 class _Saying:

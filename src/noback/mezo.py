@@ -16,7 +16,7 @@ from noback.directions import AnyNoise
 from noback.engines import Perturbed, TensorNames, keep_freed_memory
 from noback.errors import DamagedError, InputError, NobackError
 from noback.estimators import AnyEstimator, TwoSided, estimate
-from noback.journal import FORMAT, Contents, Journal, StepRecord
+from noback.journal import Contents, Journal, StepRecord
 from noback.options import positive
 from noback.replaying import recorded_move
 from noback.rules import AnyRule, Sgd
@@ -166,7 +166,6 @@ class MeZO:
 
     def _open_journal(self, path: Path) -> Journal:
         header = {
-            "format": FORMAT,
             "mezo": self._options(),
             "base": self.digest(),
             "directions": self._estimator.directions,

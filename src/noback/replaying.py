@@ -6,12 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from noback.errors import DamagedError
-from noback.journal import FORMAT, Contents, StepRecord
+from noback.journal import Contents, StepRecord
 from noback.rules import Rule, move_of
 from noback.run import Run, device_name, versions
+from noback.run_data import rows_digest
 from noback.snapshot import newest_snapshot
 from noback.tensor_bytes import packed, unpacked
 from noback.values import Estimate, Move, direction_seeds
@@ -23,7 +25,6 @@ def header(run: Run) -> dict[str, Any]:
     """What the journal says about itself: with the base weights, enough to replay it."""
     config = run.config
     return {
-        "format": FORMAT,
         "config": config.recorded(),
         "config_digest": config.digest(),
         "task": run.task.spec.table(),
@@ -31,10 +32,12 @@ def header(run: Run) -> dict[str, Any]:
         "start": run.start,
         **({} if config.adapter.portable else {"start_tensors": packed(run.weights.tensors)}),
         "data": run.task.digest(),
+        "trained_rows": rows_digest(run.task.fingerprints("train")),
         "directions": config.estimator.directions,
         "figures": list(config.estimator.figures),
         "slope_unit": config.estimator.slope_unit,
         "device": device_name(run.device),
+        "threads": torch.get_num_threads(),
         "versions": versions(),
     }
 
@@ -69,7 +72,10 @@ def move_at(run: Run, records: Sequence[StepRecord], step: int) -> Move:
 
 def go_to(run: Run, step: int, contents: Contents, *, snapshots: bool = True) -> None:
     """Bring the weights to where `step` steps took them: the newest snapshot or the base, then the journal."""
-    found = newest_snapshot(run.folder.snapshots, step) if snapshots else None
+    found = None
+    if snapshots:
+        like, say = run.weights.tensors, run.watcher.note
+        found = newest_snapshot(run.folder.snapshots, step, contents.digests, like, say)
     start: Mapping[str, Tensor] | None
     done, start = found or (0, None)
     if start is None and run.weights.digest() != run.start:

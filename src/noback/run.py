@@ -14,8 +14,10 @@ from noback.answers import fitted
 from noback.config import RunConfig, config_of, read_config
 from noback.engines import Engine, Opened, chosen_device, model_limit, open_classifier, open_model
 from noback.errors import InputError, NobackError
+from noback.files import is_regular
 from noback.folder import RunFolder
-from noback.journal import read_journal
+from noback.header import table_in
+from noback.journal import read_header
 from noback.objectives import TEXTS
 from noback.tasks import Batch, Drawn, Task, TaskSpec, draw_examples, spec_for
 from noback.tensor_bytes import digest, rounded_start
@@ -130,9 +132,9 @@ class Run:
         return self.task.batch(step, config.batch, config.seed, answer_only=config.objective.answer_only)
 
 
-def drawn_data(config: RunConfig) -> Drawn:
-    """The three sets that a configuration describes."""
-    spec = spec_for(config.task, config.columns)
+def drawn_data(config: RunConfig, spec: TaskSpec | None = None) -> Drawn:
+    """The three sets that a configuration describes; `spec`: the task as a journal has it, in place of its file."""
+    spec = spec or spec_for(config.task, config.columns)
     return draw_examples(
         spec, config.data, config.shots, config.data_seed, config.test_limit, demonstrations=config.demonstrations
     )
@@ -142,8 +144,10 @@ def recorded_config(folder: RunFolder) -> RunConfig:
     """The run's configuration; one that was changed after the journal began is refused."""
     folder.check()
     config = config_of(read_config(folder.config))
-    if folder.journal.is_file():
-        written = config_of(read_journal(folder.journal).header["config"]).recorded()
+    if is_regular(folder.journal):
+        written = config_of(
+            table_in(read_header(folder.journal), "config", f"journal {str(folder.journal)!r}")
+        ).recorded()
         now = config.recorded()
         for key in sorted({*written, *now}):
             if written.get(key) != now.get(key):

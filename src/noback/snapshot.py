@@ -1,28 +1,39 @@
-"""Snapshots: the tuned tensors of a step on disk, written then renamed, read back only when their digest fits."""
+"""Snapshots: the tuned tensors of a step on disk, written then renamed, and bound to their run's journal.
+
+A snapshot carries the step, the run (the journal's digest before any step), the journal's running digest after that
+step, and the digest of its tensors. One whose marks are not those of the journal beside it is passed over.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import stat
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from noback.errors import NobackError
+from noback.files import refuse_link
 from noback.tensor_bytes import digest
 from noback.weights import Weights
 
-_ENDING = ".safetensors"
+_NAME = re.compile(r"step-(\d{7,10})\.safetensors")
 
 
-def save_snapshot(folder: Path, step: int, weights: Weights) -> None:
-    """Write the tuned tensors after `step` steps."""
+def save_snapshot(folder: Path, step: int, weights: Weights, digests: Sequence[bytes]) -> None:
+    """Write the tuned tensors after `step` steps; `digests`: the journal's running ones."""
+    refuse_link(folder)
     folder.mkdir(exist_ok=True)
     path = _path(folder, step)
     temporary = path.with_suffix(".new")
     try:
-        save_file(weights.tensors, temporary, metadata={"step": str(step), "digest": weights.digest()})
+        temporary.unlink(missing_ok=True)  # a link there would be followed
+        save_file(weights.tensors, temporary, metadata={**_marks(step, digests), "digest": weights.digest()})
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
     except (OSError, SafetensorError) as error:
@@ -34,41 +45,85 @@ def save_snapshot(folder: Path, step: int, weights: Weights) -> None:
     os.replace(temporary, path)
 
 
-def newest_snapshot(folder: Path, at_most: int) -> tuple[int, dict[str, Tensor]] | None:
-    """The newest sound snapshot that is not past a step: (its step, its tensors)."""
+def newest_snapshot(
+    folder: Path, at_most: int, digests: Sequence[bytes], like: Mapping[str, Tensor], say: Callable[[str], None]
+) -> tuple[int, dict[str, Tensor]] | None:
+    """The newest snapshot of this journal that is not past a step: (its step, its tensors).
+
+    `digests`: the journal's running ones; `like`: tensors of the names, shapes and types that are expected.
+    One that is damaged or of another run is passed over, which is said.
+    """
+    refuse_link(folder)
     for step in sorted(_steps(folder), reverse=True):
         if step <= at_most:
-            tensors = _read(_path(folder, step))
-            if tensors is not None:
-                return step, tensors
+            try:
+                return step, _read(_path(folder, step), _marks(step, digests), like)
+            except _Unsound as error:
+                say(f"snapshot {_path(folder, step).name} is passed over: {error}; the journal serves in its place")
     return None
 
 
 def prune_snapshots(folder: Path, *wanted: int) -> None:
     """Leave the newest snapshot up to each of the steps; delete others, and what a killed process left half-written."""
+    refuse_link(folder)
     steps = _steps(folder)
     keep = {max((step for step in steps if step <= asked), default=None) for asked in wanted}
     for step in steps:
         if step not in keep:
             _path(folder, step).unlink()
-    for half_written in folder.glob("*.new"):
+    for half_written in folder.glob("step-*.new"):
         half_written.unlink()
 
 
-def _read(path: Path) -> dict[str, Tensor] | None:
-    """The tensors, or None where the file is not what was written."""
+class _Unsound(Exception):
+    """A snapshot that must not be used, and why."""
+
+
+def _marks(step: int, digests: Sequence[bytes]) -> dict[str, str]:
+    return {"step": str(step), "run": digests[0].hex(), "journal": digests[step].hex()}
+
+
+def _read(path: Path, marks: Mapping[str, str], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors, where the file is what this run wrote at this step."""
     try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise _Unsound("it is no regular file")
         with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-            expected = (file.metadata() or {}).get("digest")
-    except (OSError, SafetensorError):
-        return None
-    return tensors if digest(tensors) == expected else None
+            found = file.metadata() or {}
+            _check_marks(found, marks)
+            _check_shapes({name: file.get_slice(name).get_shape() for name in file.keys()}, like)  # noqa: SIM118 (no mapping)
+            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in like}
+    except (OSError, SafetensorError) as error:
+        raise _Unsound(f"it cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    if any(tensor.dtype != like[name].dtype for name, tensor in tensors.items()):
+        raise _Unsound("its tensors are of another type than the model's")
+    if digest(tensors) != found.get("digest"):
+        raise _Unsound("its tensors are damaged: their digest does not fit")
+    return tensors
+
+
+def _check_marks(found: Mapping[str, Any], marks: Mapping[str, str]) -> None:
+    reasons = {
+        "run": "it is of another run, or of a noback that did not mark them",
+        "step": f"it is of step {found.get('step', 'unknown')[:12]}",
+        "journal": "the journal's records up to its step are not those it was made with",
+    }
+    for key, reason in reasons.items():
+        if found.get(key) != marks[key]:
+            raise _Unsound(reason)
+
+
+def _check_shapes(found: Mapping[str, Sequence[int]], like: Mapping[str, Tensor]) -> None:
+    expected = {name: list(tensor.shape) for name, tensor in like.items()}
+    if {name: list(shape) for name, shape in found.items()} != expected:
+        raise _Unsound("its tensors have other names or shapes than those that are tuned")
 
 
 def _steps(folder: Path) -> list[int]:
-    return [int(path.stem.removeprefix("step-")) for path in folder.glob(f"step-*{_ENDING}")]
+    """The steps whose snapshots lie in a folder; files of other names are not ours."""
+    found = (_NAME.fullmatch(path.name) for path in folder.glob("step-*.safetensors"))
+    return [int(match[1]) for match in found if match and _path(folder, int(match[1])).name == match[0]]
 
 
 def _path(folder: Path, step: int) -> Path:
-    return folder / f"step-{step:07d}{_ENDING}"
+    return folder / f"step-{step:07d}.safetensors"

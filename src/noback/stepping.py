@@ -122,8 +122,7 @@ class Steps:
     def _record(self, step: int, estimate: Estimate) -> None:
         record = StepRecord(step, estimate.loss, estimate.slopes, estimate.figures)
         _check_finite(estimate, step, self._run.folder)
-        self._journal.append(record)
-        self._contents.steps.append(record)
+        self._contents.add(record, self._journal.append(record))
 
     def _tell(self, measured: Measured) -> None:
         self._window.add(measured)
@@ -141,8 +140,7 @@ def _eps(run: Run, journal: Journal, contents: Contents) -> float:
     eps = ties.next_eps(now, [record.slopes for record in contents.steps[first:]])
     if eps != now:
         change = EpsChange(len(contents.steps), eps)
-        journal.append(change)
-        changes.append(change)
+        contents.add(change, journal.append(change))
         run.watcher.note(f"step {change.step}: too many slopes are zero; eps goes from {now:g} to {eps:g}")
     return eps
 

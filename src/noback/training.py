@@ -10,18 +10,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from noback.calibration import calibrated_accuracy
 from noback.config import RunConfig
 from noback.embedded import MODELS
 from noback.errors import InputError, NobackError
 from noback.evaluating import answers, score, score_of
+from noback.files import is_regular
 from noback.folder import RunFolder, next_folder
-from noback.journal import Contents, Journal, rounded
+from noback.journal import Contents, Journal, Seal, rounded
 from noback.memory import forget_peak
-from noback.objectives import ObjectiveError
+from noback.objectives import ObjectiveError, refuse_code
 from noback.replaying import begin_with, go_to, header
 from noback.result import Result, finished
 from noback.run import Run, drawn_data, recorded_config
+from noback.run_data import keep_trained_rows
 from noback.snapshot import prune_snapshots, save_snapshot
 from noback.stepping import Steps, is_due
 from noback.values import Score
@@ -69,12 +73,17 @@ def resume(
     *,
     watcher: Watcher | None = None,
     device: str | None = None,
+    trust: bool = False,
     stop: Callable[[], bool] = lambda: False,
     health_every: int | None = None,
 ) -> Result:
-    """Go on with a run from where its folder says it is; `device`: where to, if not where it was."""
+    """Go on with a run from where its folder says it is; `device`: where to, if not where it was.
+
+    `trust`: whether a function that the folder names may be imported and called.
+    """
     folder = RunFolder(path)
     config = recorded_config(folder)
+    refuse_code(config.objective, f"run {str(folder.path)!r}", trust=trust)
     config = replace(config, device=device or config.device)
     with folder.locked(), _saying_how_to_go_on(folder):
         drawn = drawn_data(config)
@@ -90,7 +99,7 @@ def _saying_how_to_go_on(folder: RunFolder) -> Iterator[None]:
     try:
         yield
     except ObjectiveError as error:
-        raise ObjectiveError(f"{error}; nothing is lost: fix it, then noback resume {folder.path}") from None
+        raise ObjectiveError(f"{error}; nothing is lost: fix it, then noback resume {folder.path} --trust") from None
 
 
 @dataclass(slots=True)
@@ -106,7 +115,7 @@ class _Snapshots:
         if not step or (step < run.config.steps and began - self.last < _SNAPSHOT_EVERY * self.seconds):
             return
         best = contents.best()
-        save_snapshot(run.folder.snapshots, step, run.weights)
+        save_snapshot(run.folder.snapshots, step, run.weights, contents.digests)
         prune_snapshots(run.folder.snapshots, step, best.step if best else step)
         self.last = time.monotonic()
         self.seconds = self.last - began
@@ -136,8 +145,7 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Resul
             found = score(run, "validation")
             if not recorded:
                 evaluation = rounded(found.score, found.loss, step)
-                journal.append(evaluation)
-                contents.evaluations.append(evaluation)
+                contents.add(evaluation, journal.append(evaluation))
             told.add(step)  # a process that was killed here left its evaluation in the journal and no line for people
             seconds = earlier + time.monotonic() - began
             folder.add_metrics(kind="validation", step=step, seconds=round(seconds, 3), **dataclasses.asdict(found))
@@ -148,9 +156,13 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Resul
             break
         if stop():
             steps.settle()
-            raise Interrupted(f"stopped after step {step}; nothing is lost: noback resume {folder.path}")
+            trust = " --trust" if config.objective.function else ""
+            raise Interrupted(f"stopped after step {step}; nothing is lost: noback resume {folder.path}{trust}")
         steps.take(step)
         step += 1
+    if contents.is_chained and not contents.sealed:
+        seal = Seal(step)
+        contents.add(seal, journal.append(seal))
     return finished(run, contents, zero_shot, earlier + time.monotonic() - began)
 
 
@@ -177,15 +189,27 @@ def _begin(run: Run, contents: Contents) -> None:
 def _journal(run: Run) -> tuple[Journal, Contents]:
     """The run's journal open for writing, and what it already holds."""
     path = run.folder.journal
-    if not path.is_file():
+    if not is_regular(path):
         Journal.create(path, header(run))
     journal, contents = Journal.reopen(path)
     begin_with(run, contents)
+    _say_threads(run, contents)
     if (contents.header["data"], contents.header["task"]) != (run.task.digest(), run.task.spec.table()):
         raise InputError(
             f"the data or the task file has changed since run {str(run.folder.path)!r} began; put it back or train anew"
         )
+    keep_trained_rows(run)
     return journal, contents
+
+
+def _say_threads(run: Run, contents: Contents) -> None:
+    """Say what a run on another number of threads can promise."""
+    began, now = contents.header.get("threads"), torch.get_num_threads()
+    if run.device.type == "cpu" and began not in (None, now):
+        run.watcher.note(
+            f"the run began with {began} threads and goes on with {now}: sums are rounded in another order, so it may "
+            f"end on other bits than with {began}; what the journal holds replays to its bits on any number"
+        )
 
 
 def _zero_shot(run: Run) -> Score:

@@ -15,13 +15,19 @@ from noback.adapters import is_quantised
 from noback.config import config_of
 from noback.errors import InputError, NobackError
 from noback.evaluating import answers, score_of, write
+from noback.files import is_regular, whole_folder
 from noback.folder import RunFolder
-from noback.journal import Contents, read_journal
+from noback.header import table_in
+from noback.journal import Contents, read_header, read_journal
+from noback.objectives import TEXTS, refuse_code
 from noback.replaying import begin_with, go_to
-from noback.run import Run, drawn_data, recorded_config
+from noback.run import Run, recorded_config
+from noback.run_data import trained_on, use_own_data
 from noback.tasks import read_split, spec_of, with_columns
 from noback.values import UNPERTURBED, Score
 from noback.watching import Watcher
+
+_SPLITS = ("train", "validation", "test")
 
 
 def open_run(
@@ -36,27 +42,32 @@ def open_run(
     `device`: where to, if not where the run was.
     """
     folder = RunFolder(path)
-    if folder.path.is_file():  # a journal by itself
+    alone = folder.path.exists() and not folder.path.is_dir()  # a journal by itself
+    if alone:
         folder.journal = folder.path
         folder.snapshots = folder.path.with_name(folder.path.name + ".snapshots")
-        contents = read_journal(folder.journal)
-        if "config" not in contents.header:
-            raise InputError(f"journal {str(path)!r} is an optimizer's (noback.MeZO), not a run's; open it with MeZO")
-        config = config_of(contents.header["config"])
+        folder.trained_rows = folder.path.with_name(folder.path.name + ".trained-rows")
     else:
         config = recorded_config(folder)
-        if not folder.journal.is_file():
+        if not is_regular(folder.journal):
             raise InputError(
                 f"run {str(folder.path)!r} has no journal yet; start it with `noback resume {folder.path}`"
             )
-        contents = read_journal(folder.journal)
+    contents, where = read_journal(folder.journal), f"journal {str(folder.journal)!r}"
+    if "mezo" in contents.header:
+        raise InputError(f"{where} is an optimizer's (noback.MeZO), not a run's; open it with MeZO")
+    if alone:
+        config = config_of(table_in(contents.header, "config", where))
     run = Run(
         dataclasses.replace(config, model=model or config.model, device=device or config.device),
         folder,
         watcher,
-        spec_of(contents.header["task"], "journal"),
+        spec_of(table_in(contents.header, "task", where), where),
     )
     begin_with(run, contents)
+    warning = contents.warning()
+    if warning is not None:
+        run.watcher.note(warning)
     return run, contents
 
 
@@ -89,20 +100,34 @@ def tuned_run(
 
 
 def evaluate(
-    run: Run, data: str | None = None, split: str = "test", columns: str | None = None
+    run: Run,
+    data: str | None = None,
+    split: str = "test",
+    columns: str | None = None,
+    *,
+    data_changed_ok: bool = False,
+    trust: bool = False,
 ) -> tuple[Score, list[str]]:
-    """Answer a split of some data (none: the run's own) with the run's weights as they stand."""
-    config = run.config
-    own = data is None and columns is None
-    if own:
-        run.task.use(drawn_data(config))
-        if split not in ("train", "validation", "test"):
-            raise InputError(f"unknown split {split!r}; expected train, validation or test")
-        return score_of(run, answers(run, split), with_objective=False), list(run.task.notes)
-    spec = run.task.spec if columns is None else with_columns(run.task.spec, columns)
-    examples, notes = read_split(spec, data or config.data, split, config.test_limit)
-    run.task.add("asked", examples)
-    return score_of(run, answers(run, "asked"), with_objective=False), notes
+    """Answer a split of some data (none: the run's own) with the run's weights as they stand, and what is to say of it.
+
+    The task is the one that the journal holds. `data_changed_ok`: whether the run's own data may have changed since.
+    `trust`: whether a reward's function that the run names may be imported and called.
+    """
+    if split not in _SPLITS:
+        raise InputError(f"unknown split {split!r}; expected train, validation or test")
+    if run.config.objective.judges == TEXTS:
+        refuse_code(run.config.objective, f"run {str(run.folder.path)!r}", trust=trust)
+    header, asked = read_header(run.folder.journal), split
+    if data is None and columns is None:
+        notes = use_own_data(run, header, changed_ok=data_changed_ok)
+    else:
+        asked = "asked"
+        spec = run.task.spec if columns is None else with_columns(run.task.spec, columns)
+        examples, notes = read_split(spec, data or run.config.data, split, run.config.test_limit)
+        run.task.add(asked, examples)
+    if asked != "train":
+        notes += trained_on(run, header, asked)
+    return score_of(run, answers(run, asked), with_objective=False), notes
 
 
 def predict(run: Run, texts: Sequence[str | tuple[str, ...]]) -> list[dict[str, float]]:
@@ -133,19 +158,20 @@ def export(run: Run, target: str | os.PathLike[str], *, merge: bool = False) -> 
     """Write what was tuned and the tokenizer: a Hugging Face model, an adapter, or a model with the adapter merged."""
     check_target(Path(target))
     adapter: Any = run.config.adapter
+    if merge and not adapter.merges:
+        raise InputError(f"--merge is for LoRA; a run with adapter {adapter.kind!r} is exported as it is")
+    if merge and is_quantised(run.model):
+        raise InputError(
+            f"--merge would round A and B into the quantised weights of model {run.config.model!r}; export the "
+            "adapter alone and let PEFT merge it into the model as it was before"
+        )
     try:
-        if merge:
-            if not adapter.merges:
-                raise InputError(f"--merge is for LoRA; a run with adapter {adapter.kind!r} is exported as it is")
-            if is_quantised(run.model):
-                raise InputError(
-                    f"--merge would round A and B into the quantised weights of model {run.config.model!r}; export the "
-                    "adapter alone and let PEFT merge it into the model as it was before"
-                )
-            adapter.merge(run.model).save_pretrained(target)
-        else:
-            adapter.save(run.model, str(target))
-        run.tokenizer.save_pretrained(target)
+        with whole_folder(Path(target).resolve()) as unborn:
+            if merge:
+                adapter.merge(run.model).save_pretrained(unborn)
+            else:
+                adapter.save(run.model, str(unborn))
+            run.tokenizer.save_pretrained(unborn)
     except (OSError, SafetensorError) as error:
         why = getattr(error, "strerror", None) or error
         raise NobackError(f"cannot write to {str(target)!r}: {why}") from None

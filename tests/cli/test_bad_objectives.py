@@ -53,12 +53,12 @@ def test_an_objective_function_that_fails_is_told_of_and_the_run_can_go_on(
     flags += ("--steps", 2, "--batch", 4)
     sentence = refused("train", *flags)
     assert said in sentence
-    assert "nothing is lost: fix it, then noback resume run" in sentence
+    assert "nothing is lost: fix it, then noback resume run --trust" in sentence
     del sys.modules["costs"]
     importlib.invalidate_caches()
     shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
     (tmp_path / "costs.py").write_text("def cost(logits, gold):\n    return logits.sum()\n")
-    code, _, err = noback("resume", "run")
+    code, _, err = noback("resume", "run", "--trust")
     assert code == 0, err
 
 
@@ -88,4 +88,6 @@ def test_a_comparison_that_makes_no_sense_is_refused(command, said, refused, tin
 
 def test_a_comparison_whose_table_is_damaged_is_refused(refused, tmp_path):
     (tmp_path / "comparison.json").write_text("{")
+    assert "is not JSON" in refused("resume", tmp_path)
+    (tmp_path / "comparison.json").write_text("{}")
     assert "is no comparison's table" in refused("resume", tmp_path)

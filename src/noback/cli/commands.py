@@ -37,6 +37,14 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:N, if not where the run was")
 
 
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """--trust: whether code that a folder names may run."""
+    parser.add_argument(
+        "--trust", action="store_true",
+        help="import and call the function that the run names as its objective; without it no code of a folder runs",
+    )  # fmt: skip
+
+
 def add_log_to(parser: argparse.ArgumentParser) -> None:
     """--log-to: where else the run's figures go."""
     parser.add_argument(

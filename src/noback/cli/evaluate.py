@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from noback.cli.commands import add_json, add_run, say
+from noback.cli.commands import add_json, add_run, add_trust, say
 
 HELP = "the accuracy of a run's weights on a split of some data"
 DESCRIPTION = """
@@ -24,6 +24,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--split", default="test", metavar="NAME", help="train, validation or test (default test)")
     parser.add_argument("--columns", metavar="NAMES", help="the data's columns, sentences first and the label last")
+    parser.add_argument(
+        "--data-changed-ok", action="store_true",
+        help="evaluate on the run's own data though it has changed since; rows that were trained on are counted",
+    )  # fmt: skip
+    add_trust(parser)
     add_json(parser)
 
 
@@ -36,7 +41,14 @@ def run(arguments: argparse.Namespace) -> None:
     tuned, step = tuned_run(
         arguments.run, arguments.at, model=arguments.model, device=arguments.device, watcher=display
     )
-    score, notes = evaluate(tuned, arguments.data, arguments.split, arguments.columns)
+    score, notes = evaluate(
+        tuned,
+        arguments.data,
+        arguments.split,
+        arguments.columns,
+        data_changed_ok=arguments.data_changed_ok,
+        trust=arguments.trust,
+    )
     for note in notes:
         display.note(note)
     values = {
@@ -48,6 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
         "loss": score.loss,
         "examples": score.examples,
         "weights": tuned.weights.digest(),
+        "notes": notes,
     }
     where = f"on {score.examples} examples ({arguments.split}), weights of step {step}"
     if score.accuracy is None:

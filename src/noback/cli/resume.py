@@ -7,7 +7,7 @@ import dataclasses
 from pathlib import Path
 
 from noback.cli import compare
-from noback.cli.commands import add_device, add_json, add_watching, say, stopping, watching, whole_number
+from noback.cli.commands import add_device, add_json, add_trust, add_watching, say, stopping, watching, whole_number
 from noback.cli.train import summary
 
 HELP = "go on with a run that was stopped or killed"
@@ -24,6 +24,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     parser.add_argument("run", metavar="RUN", help="the run's folder, or a comparison's")
     add_device(parser)
+    add_trust(parser)
     add_watching(parser)
     add_json(parser)
 
@@ -36,8 +37,15 @@ def run(arguments: argparse.Namespace) -> None:
 
     with watching(arguments) as watcher, stopping() as stop:
         if (Path(arguments.run) / FILE).is_file():
-            table = resume_comparison(arguments.run, watcher=watcher, stop=stop)
+            table = resume_comparison(arguments.run, watcher=watcher, trust=arguments.trust, stop=stop)
             say(arguments, table, compare.text(table))
             return
-        result = resume(arguments.run, watcher=watcher, device=arguments.device, stop=stop, health_every=health_every)
+        result = resume(
+            arguments.run,
+            watcher=watcher,
+            device=arguments.device,
+            trust=arguments.trust,
+            stop=stop,
+            health_every=health_every,
+        )
     say(arguments, dataclasses.asdict(result), summary(result))

@@ -4,7 +4,7 @@ from noback.objectives.base import TEXTS, Objective
 from noback.objectives.function import Function
 from noback.objectives.label_words import Accuracy, CrossEntropy, LanguageModel, MacroF1
 from noback.objectives.metrics import METRICS, accuracy, answer_loss, confusion, cross_entropy
-from noback.objectives.own import ObjectiveError
+from noback.objectives.own import ObjectiveError, refuse_code
 from noback.objectives.reward import Reward
 from noback.objectives.texts import TEXT_METRICS, exact_match, token_f1
 
@@ -28,5 +28,6 @@ __all__ = [
     "confusion",
     "cross_entropy",
     "exact_match",
+    "refuse_code",
     "token_f1",
 ]

@@ -23,6 +23,7 @@ class Objective(Protocol):
     answer_only: ClassVar[bool] = False  # whether the right answer's score is all it reads
     on_device: ClassVar[bool] = False  # whether it has `losses`, which PyTorch computes where the label logits are
     costly: ClassVar[bool] = False  # whether `loss` may take long, so that health figures do without it
+    function: str = ""  # the user's own function that it calls, as module:function; empty: none
     hold: bool = True  # whether a point's weights may be formed once for a whole text
 
     @property

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from noback.errors import InputError
+from noback.objectives.base import Objective
 
 
 class ObjectiveError(InputError):
@@ -27,6 +28,16 @@ def own_name(function: str | Callable[..., Any]) -> str:
     if not (module and colon and path):
         raise InputError(f"objective function {name!r} is no module:function, such as my_objectives:cost")
     return name
+
+
+def refuse_code(objective: Objective, where: str, *, trust: bool) -> None:
+    """Refuse to call a function that a run's folder names, unless the user trusts it: it may be someone else's."""
+    if objective.function and not trust:
+        module, _, function = objective.function.partition(":")
+        raise InputError(
+            f"{where} names the function {function!r} of module {module!r}, which would be imported and called here; "
+            "if the folder is yours, or you have read that module, say so with --trust (in Python trust=True)"
+        )
 
 
 def imported(name: str) -> Callable[..., Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from noback.errors import DamagedError
+from noback.files import is_regular, read_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +23,9 @@ class FolderTable:
 def read_table(folder: Path, kind: str) -> FolderTable | None:
     """The folder's table of this kind, if it has one; what is no such table is refused."""
     path = folder / f"{kind}.json"
-    if not path.is_file():
+    if not is_regular(path):
         return None
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DamagedError(f"{str(path)!r} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise DamagedError(f"{str(path)!r} is not JSON ({error}); make it anew") from None
+    values = read_json(path)
     rows = values.get("rows") if isinstance(values, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise DamagedError(f"{str(path)!r} has no list of rows; expected what `noback` writes there: make it anew")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from noback.errors import InputError
+from noback.files import is_regular
 from noback.folder import RunFolder
 from noback.health import Verdict, verdict
 from noback.journal import Contents, StepRecord, read_journal
@@ -115,9 +115,9 @@ def read_run(path: Path, name: str) -> ReadRun:
     """Read a run's folder; a folder that is none is refused, a damaged journal is named."""
     folder = RunFolder(path)
     folder.check()
-    going = _is_locked(path / "lock")  # before the journal: what ends in between reads as going, never as stopped
-    contents = read_journal(folder.journal) if folder.journal.is_file() else None
-    metrics = [line for line in folder.read_metrics() if isinstance(line, dict)]
+    going = folder.is_locked()  # before the journal: what ends in between reads as going, never as stopped
+    contents = read_journal(folder.journal) if is_regular(folder.journal) else None
+    metrics = folder.read_metrics()
     recorded = contents.header.get("config") if contents else None
     return ReadRun(name, path, recorded or _config(folder.config), contents, metrics, going)
 
@@ -140,18 +140,6 @@ def _config(path: Path) -> dict[str, Any]:
         raise InputError(f"configuration {str(path)!r} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"configuration {str(path)!r} is not TOML: {error}") from None
-
-
-def _is_locked(path: Path) -> bool:
-    """Whether another process holds the lock; asking takes a shared one and lets go at once."""
-    try:
-        with open(path, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return False
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
 
 
 def _is_whole(line: dict[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from noback.errors import InputError, NobackError
-from noback.folder import write_whole
+from noback.files import write_whole
 
 
 def check_place(path: Path) -> None:

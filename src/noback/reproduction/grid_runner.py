@@ -11,7 +11,8 @@ from typing import Any
 
 from noback.baselines import baseline
 from noback.errors import InputError, InUseError, NobackError
-from noback.folder import RunFolder, write_whole
+from noback.files import is_regular, read_json, write_whole
+from noback.folder import RunFolder
 from noback.journal import read_journal
 from noback.reproduction.grid import Cell, Grid
 from noback.reproduction.table import markdown, summarised
@@ -68,7 +69,7 @@ def reproduce(
     table = _begun(grid, folder)
     for number, cell in enumerate(cells, start=1):
         ended = folder / "cells" / f"{cell.name}.json"
-        if ended.is_file():
+        if is_regular(ended):
             table["cells"][cell.name] = _read(ended)
             continue
         watcher.note(f"{cell.name} ({number} of {len(cells)})")
@@ -90,10 +91,7 @@ def _write(table: dict[str, Any], grid: Grid, folder: Path) -> None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        found = None
+    found = read_json(path)
     if not isinstance(found, dict):
         raise InputError(f"{str(path)!r} is damaged; delete it, and the same command makes it anew")
     return found
@@ -103,7 +101,7 @@ def _begun(grid: Grid, folder: Path) -> dict[str, Any]:
     """The reproduction's own file; a folder that holds another grid is refused."""
     plan = json.loads(json.dumps(dataclasses.asdict(grid)))
     found = folder / FILE
-    if found.is_file():
+    if is_regular(found):
         before = _read(found)
         if before.get("grid") != plan:
             raise InputError(f"{str(folder)!r} holds the reproduction of another grid; choose another --out")
@@ -114,7 +112,7 @@ def _begun(grid: Grid, folder: Path) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"folder {str(folder)!r} cannot be made: {error.strerror}") from None
     table = {"kind": "reproduction", "grid": plan, "versions": versions(), "cells": {}, "rows": []}
-    if not found.is_file():
+    if not is_regular(found):
         write_whole(found, json.dumps(table, indent=1))
     return table
 

@@ -19,6 +19,7 @@ from noback.tasks.data import Example, read_data
 from noback.tasks.demonstrations import with_demonstrations
 from noback.tasks.encoding import Batch, Encoded, Encoder
 from noback.tasks.label_words import label_word_ids
+from noback.tasks.overlap import fingerprint
 from noback.tasks.sampling import Drawn, check_labels, draw, draw_test
 from noback.tasks.spec import TaskSpec, load_spec
 
@@ -92,6 +93,14 @@ class Task:
         """The texts that each example of a set may be answered with, in the order of its batches."""
         examples = (self._examples[name][index] for index in self._by_length(name))
         return [example.choices or tuple(self.texts) for example in examples]
+
+    def has(self, name: str) -> bool:
+        """Whether there is a set of this name."""
+        return name in self._sets
+
+    def fingerprints(self, name: str) -> list[bytes]:
+        """What tells the examples of a set from others, by their text."""
+        return [fingerprint(example.sentences) for example in self._examples[name]]
 
     def rights(self, name: str) -> list[tuple[int, ...]]:
         """Every right choice of each example of a set, where rows bring their own, in the order of its batches."""

@@ -1,0 +1,71 @@
+"""A journal's header: what must stand in it, and in what form, before anything is made of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from noback.errors import DamagedError
+
+LONGEST = 2**28  # bytes; a prefix's start stands in it
+MOST_DIRECTIONS = 2**16
+_MOST_FIGURES = 16
+_STEPS = 2**32  # a record's step has 32 bits
+
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "format": int, "config": dict, "config_digest": str, "task": dict, "base": str, "start": str, "data": str,
+    "directions": int, "figures": list, "slope_unit": str, "device": str, "versions": dict, "mezo": dict,
+    "start_tensors": dict, "model_config": dict, "tokenizer": str, "threads": int, "trained_rows": str,
+}  # fmt: skip
+
+
+def parsed_header(text: bytes, where: str) -> dict[str, Any]:
+    """The header of a journal; one that is not in the form that noback writes is refused."""
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError):
+        raise DamagedError(f"the header of {where} is no JSON that noback writes") from None
+    if not isinstance(header, dict):
+        raise DamagedError(f"the header of {where} is {_short(header)}; expected a table")
+    for key, kind in _KINDS.items():
+        value = header.get(key)
+        if key in header and (not isinstance(value, kind) or isinstance(value, bool)):
+            raise DamagedError(f"{key} in the header of {where} is {_short(value)}; expected {_WORDS[kind]}")
+    _check_counts(header, where)
+    return header
+
+
+def table_in(header: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
+    """A table of a run's header; an optimizer's journal has none."""
+    if key not in header:
+        raise DamagedError(f"{where} has no {key} in its header, so it is no run's journal")
+    table: dict[str, Any] = header[key]
+    return table
+
+
+def steps_of(header: Mapping[str, Any]) -> int | None:
+    """How many steps a run of this header takes; None of an optimizer's, which has no end."""
+    steps = header.get("config", {}).get("steps")
+    return steps if isinstance(steps, int) else None
+
+
+def _check_counts(header: Mapping[str, Any], where: str) -> None:
+    directions, figures = header.get("directions"), header.get("figures", [])
+    if directions is None or not 1 <= directions <= MOST_DIRECTIONS:
+        raise DamagedError(
+            f"directions in the header of {where} is {_short(directions)}; expected 1 to {MOST_DIRECTIONS}"
+        )
+    if len(figures) > _MOST_FIGURES or not all(isinstance(name, str) for name in figures):
+        raise DamagedError(f"figures in the header of {where} are {_short(figures)}; expected a few names")
+    steps = header.get("config", {}).get("steps", 1)
+    if not isinstance(steps, int) or not 1 <= steps < _STEPS:
+        raise DamagedError(f"config.steps in the header of {where} is {_short(steps)}; expected 1 to {_STEPS - 1}")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 60 else text[:57] + "..."
+
+
+_WORDS: dict[Any, str] = {int: "a whole number", str: "a text", dict: "a table", list: "a list"}
