@@ -146,7 +146,7 @@ def test_figures_stand_beside_the_slopes_and_are_named(tmp_path, capsys):
 @pytest.mark.parametrize("number", [2, 4, 17])
 def test_a_journal_of_another_format_is_refused_by_its_number(path, number):
     path.write_bytes(path.read_bytes().replace(b"noback journal 3", b"noback journal %d" % number, 1))
-    with pytest.raises(DamagedError, match="has format|no noback journal"):
+    with pytest.raises(DamagedError, match=r"has format|no noback journal"):
         read_journal(path)
 
 
@@ -237,7 +237,7 @@ def test_a_record_that_is_doubled_is_found(sealed, place):
     header, records = records_of(sealed)
     records.insert(place, records[place])
     sealed.write_bytes(header + b"".join(records))
-    with pytest.raises(DamagedError, match=f"record {place + 1} |after its seal"):
+    with pytest.raises(DamagedError, match=rf"record {place + 1} |after its seal"):
         read_journal(sealed)
 
 
@@ -253,7 +253,7 @@ def test_records_that_change_places_are_found(sealed, one, other):
 @pytest.mark.parametrize("more", [b"x", b"x" * SIZE, b"x" * (SIZE + 3)])
 def test_bytes_after_a_seal_are_refused(sealed, more):
     sealed.write_bytes(sealed.read_bytes() + more)
-    with pytest.raises(DamagedError, match="seal|record 7"):
+    with pytest.raises(DamagedError, match=r"seal|record 7"):
         read_journal(sealed)
 
 
@@ -335,7 +335,9 @@ def test_a_header_of_another_form_is_refused_by_its_key(tmp_path, changed):
         read_journal(tmp_path / "journal")
 
 
-@pytest.mark.parametrize("text", [b"[1]", b"{", b"[" * 100_000, b'{"directions": ' + b"9" * 5000 + b"}", b"\xff", b"{}"])
+@pytest.mark.parametrize(
+    "text", [b"[1]", b"{", b"[" * 100_000, b'{"directions": ' + b"9" * 5000 + b"}", b"\xff", b"{}"]
+)
 def test_a_header_that_is_no_table_is_refused(tmp_path, text):
     (tmp_path / "journal").write_bytes(with_header(text))
     with pytest.raises(DamagedError, match="header"):

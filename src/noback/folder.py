@@ -12,6 +12,9 @@ from typing import Any
 
 from noback.errors import InputError, InUseError
 from noback.files import clear_leftovers, is_regular, open_regular, read_regular, refuse_link, whole_folder, write_new
+from noback.metrics import metrics_in
+
+_LOGS = ("tensorboard", "wandb")  # folders that trackers write into
 
 
 class RunFolder:
@@ -48,7 +51,8 @@ class RunFolder:
             raise InputError(f"{str(self.path)!r} {what}; expected a folder that `noback train` made")
         for path in (self.journal, self.metrics, self.trained_rows, self._lock):
             is_regular(path)
-        refuse_link(self.snapshots)
+        for name in (self.snapshots.name, *_LOGS):
+            refuse_link(self.path / name)
 
     def clear(self) -> None:
         """Remove what processes that died left half-written."""
@@ -95,17 +99,8 @@ class RunFolder:
             return
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Every whole line of metrics; one that a killed process left torn is skipped."""
-        found = []
-        if is_regular(self.metrics):
-            for line in read_regular(self.metrics).decode(errors="replace").splitlines():
-                try:
-                    values = json.loads(line)
-                except (ValueError, RecursionError):
-                    continue
-                if isinstance(values, dict) and isinstance(values.get("kind"), str):
-                    found.append(values)
-        return found
+        """Every line of metrics in the form that noback writes."""
+        return metrics_in(read_regular(self.metrics).decode(errors="replace")) if is_regular(self.metrics) else []
 
 
 def next_folder(parent: Path, name: str) -> Path:

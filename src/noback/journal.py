@@ -38,7 +38,7 @@ FORMAT = 3  # 1: no figures; 2: no chain
 _MAGIC = re.compile(rb"noback journal (\d{1,9})\n")
 _CHAINED, _PLAIN = b"noback journal 3\n", b"noback journal 1\n"
 _STEP, _EVALUATION, _EPS, _SEAL = 1, 2, 3, 4
-_WHY = ", or the records before it are not those it was written after"
+_MOVED = ", or the records before it are not those it was written after"
 _CHUNK = 1024  # records that are read at once
 _sync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
@@ -224,9 +224,13 @@ def _read(file: BinaryIO, path: Path) -> tuple[Contents, _Layout, bytes]:
             if index == whole - 1 and not contents.sealed:  # as a death while it was written leaves it
                 torn += layout.size
                 break
-            raise DamagedError(f"record {index} of journal {str(path)!r} is damaged: its checksum does not fit{_WHY if layout.crc is None else ''}")
-        record = _record(layout, body, f"record {index} of journal {str(path)!r}")
-        _check_place(record, contents, steps, f"record {index} of journal {str(path)!r}")
+            why = _MOVED if layout.crc is None else ""
+            raise DamagedError(f"record {index} of journal {str(path)!r} is damaged: its checksum does not fit{why}")
+        try:
+            record = _record(layout, body)
+            _check_place(record, contents, steps)
+        except _Wrong as error:
+            raise DamagedError(f"record {index} of journal {str(path)!r} {error}") from None
         digest = after
         contents.add(record, digest)
         contents.sound_bytes += layout.size
@@ -243,40 +247,45 @@ def _records(file: BinaryIO, size: int, count: int) -> Iterator[bytes]:
         yield from (chunk[place : place + size] for place in range(0, len(chunk), size))
 
 
-def _record(layout: _Layout, body: bytes, where: str) -> Record:
+class _Wrong(Exception):
+    """What is wrong with a record whose checksum fits."""
+
+
+def _record(layout: _Layout, body: bytes) -> Record:
     """A record from its bytes; one of a newer noback, or with a number that is none, is refused."""
     kind, step, value, *rest = layout.body.unpack(body)
-    if kind == _EVALUATION:
-        if layout.crc is None and not (math.isfinite(value) and math.isfinite(rest[0])):
-            raise DamagedError(f"{where} holds the score {value} and the loss {rest[0]}; expected finite numbers")
-        return Evaluation(step, value, rest[0])  # noback 0.1.0 wrote some that are none
-    if kind not in (_STEP, _EPS, _SEAL):
-        raise DamagedError(f"{where} is of kind {kind}, which a newer noback wrote")
-    if not all(map(math.isfinite, (value, *rest))):
-        raise DamagedError(f"{where} holds a number that is not finite ({value}, {rest[0]}); expected finite ones")
+    finite = math.isfinite(value) and all(map(math.isfinite, rest))
+    if not finite and (kind != _EVALUATION or layout.crc is None):  # noback 0.1.0 wrote evaluations that are none
+        raise _Wrong(f"holds a number that is not finite ({value}, {rest[0]}); expected finite ones")
     if kind == _STEP:
         return StepRecord(step, value, tuple(rest[: layout.directions]), tuple(rest[layout.directions :]))
+    if kind == _EVALUATION:
+        return Evaluation(step, value, rest[0])
+    if kind not in (_EPS, _SEAL):
+        raise _Wrong(f"is of kind {kind}, which a newer noback wrote")
     return EpsChange(step, value) if kind == _EPS else Seal(step)
 
 
-def _check_place(record: Record, contents: Contents, steps: int | None, where: str) -> None:
+def _check_place(record: Record, contents: Contents, steps: int | None) -> None:
     """Refuse a record that cannot stand where it does."""
     taken = len(contents.steps)
     if contents.sealed:
-        raise DamagedError(f"{where} comes after the seal of a run that has ended")
+        raise _Wrong("comes after the seal of a run that has ended")
     if record.step != taken:
-        kind = "step" if isinstance(record, StepRecord) else type(record).__name__.lower() + " at step"
-        raise DamagedError(f"{where} is {kind} {record.step}; expected step {taken}")
+        raise _Wrong(f"is {_NAMES[type(record)]} {record.step}; expected step {taken}")
     if isinstance(record, StepRecord):
         wrong = steps is not None and taken >= steps
     elif isinstance(record, Seal):
         wrong = steps != taken
+    elif isinstance(record, Evaluation):
+        wrong = bool(contents.evaluations) and contents.evaluations[-1].step == taken
     else:
-        before = contents.evaluations if isinstance(record, Evaluation) else contents.eps_changes
-        wrong = bool(before) and before[-1].step == taken
-        wrong = wrong or (isinstance(record, EpsChange) and record.eps <= 0)
+        wrong = record.eps <= 0 or (bool(contents.eps_changes) and contents.eps_changes[-1].step == taken)
     if wrong:
-        raise DamagedError(f"{where} ({type(record).__name__}, step {record.step}) cannot stand there in this run")
+        raise _Wrong(f"is {_NAMES[type(record)]} {record.step}, which cannot stand there in this run")
+
+
+_NAMES = {StepRecord: "step", Evaluation: "an evaluation at step", EpsChange: "an eps at step", Seal: "a seal at step"}
 
 
 def _fields(record: Record) -> tuple[float, ...]:

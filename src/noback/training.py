@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -215,7 +216,7 @@ def _say_threads(run: Run, contents: Contents) -> None:
 def _zero_shot(run: Run) -> Score:
     """The test set answered by the base weights, or what was recorded of it."""
     for line in run.folder.read_metrics():
-        if line.get("kind") == "zero_shot" and all(item.name in line for item in dataclasses.fields(Score)):
+        if line["kind"] == "zero_shot" and _holds_score(line):
             return Score(**{item.name: line[item.name] for item in dataclasses.fields(Score)})
     answered = answers(run, "test")
     found, calibrated = score_of(run, answered), calibrated_accuracy(run, *answered[:2])
@@ -224,8 +225,18 @@ def _zero_shot(run: Run) -> Score:
     return found
 
 
+def _holds_score(line: Mapping[str, Any]) -> bool:
+    """Whether a line of metrics has a score in the form that was written."""
+    whole = isinstance(line.get("examples"), int) and isinstance(line.get("confusion"), list)
+    numbers = [line.get(key) for key in ("score", "loss")]
+    numbers += [line[key] for key in ("accuracy", "objective") if line.get(key) is not None]
+    known = all(item.name in line for item in dataclasses.fields(Score))
+    return whole and known and all(isinstance(value, int | float) for value in numbers)
+
+
 def _seconds_before(folder: RunFolder) -> float:
-    return max((float(line.get("seconds", 0.0)) for line in folder.read_metrics()), default=0.0)
+    found = (line.get("seconds") for line in folder.read_metrics())
+    return max((float(value) for value in found if isinstance(value, int | float)), default=0.0)
 
 
 def with_whole_paths(config: RunConfig) -> RunConfig:

@@ -36,6 +36,8 @@ def run(arguments: argparse.Namespace) -> None:
         "bytes": contents.sound_bytes + contents.torn_bytes,
         "record_bytes": contents.record_bytes,
         "torn_bytes": contents.torn_bytes,
+        "sealed": contents.sealed,
+        "warning": contents.warning(),
     }
     say(arguments, values, _text(contents))
 
@@ -44,13 +46,18 @@ def _text(contents: Contents) -> str:
     header = contents.header
     config = header.get("config") or header.get("mezo", {})
     what = (
-        f"model {config['model']}, task {config['task']}" if "config" in header else f"an optimizer's journal {config}"
+        f"model {config.get('model')}, task {config.get('task')}"
+        if "config" in header
+        else f"an optimizer's journal {config}"
     )
     lines = [
-        f"{what}, base weights {header['base'][:12]}",
+        f"{what}, base weights {header.get('base', 'unknown')[:12]}",
         f"{len(contents.steps)} of {config.get('steps', 'any')} steps, {contents.record_bytes} bytes a record, "
         f"{contents.sound_bytes:,} bytes in all",
     ]
+    warning = contents.warning()
+    if warning is not None or contents.sealed:
+        lines.append(warning or "sealed: the run has ended, and nothing is missing")
     if contents.torn_bytes:
         lines.append(f"the last {contents.torn_bytes} bytes are a torn record; resume drops them")
     evaluations = {one.step: one for one in contents.evaluations}

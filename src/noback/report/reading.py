@@ -80,7 +80,8 @@ class ReadRun:
         """The text of each label, as far as the run says it."""
         named = self.last("start").get("labels")
         words = self.header.get("task", {}).get("words", {})
-        return [str(label) for label in (named or words.values())]
+        recorded = words.values() if isinstance(words, dict) else ()
+        return [str(label) for label in (named or recorded)]
 
     @property
     def state(self) -> str:

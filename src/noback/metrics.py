@@ -1,0 +1,72 @@
+"""The lines of a run's metrics.jsonl: what form each has. Nothing but people depends on them, so others are left out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+# Texts by a line's kind; what is neither named here nor below is a number, true or false, or null.
+_TEXTS = {
+    "result": ("run", "task", "metric", "objective", "weights", "final_weights", "verdict"),
+    "test": ("at",),
+}
+
+
+def metrics_in(text: str) -> list[dict[str, Any]]:
+    """Every line in the form that noback writes; one that a killed process left torn, or of another form, is skipped."""
+    found = []
+    for line in text.splitlines():
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(values, dict) and isinstance(values.get("kind"), str) and _is_sound(values):
+            found.append(values)
+    return found
+
+
+def _is_sound(line: Mapping[str, Any]) -> bool:
+    texts = ("kind", *_TEXTS.get(line["kind"], ()))
+    return all(
+        isinstance(value, str) if key in texts else _FORMS.get(key, _is_number)(value) for key, value in line.items()
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, int | float)
+
+
+def _list_of(form: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(form, value))
+
+
+def _table_of(form: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, dict) and all(map(form, value.values()))
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int)
+
+
+def _is_mistake(value: Any) -> bool:
+    """A wrong answer: its sentences, what was right, what was answered, and how sure or how good."""
+    if not isinstance(value, dict) or not _list_of(_is_text)(value.get("sentences")):
+        return False
+    texts = all(isinstance(value.get(key), str) for key in ("gold", "answer"))
+    return texts and all(_is_number(value.get(key)) for key in ("chance", "reward"))
+
+
+_FORMS: dict[str, Callable[[Any], bool]] = {
+    "labels": _list_of(_is_text),
+    "evidence": _list_of(_is_text),
+    "health": _list_of(_is_text),
+    "balance": _table_of(_list_of(_is_count)),
+    "overlap": _table_of(_is_number),
+    "confusion": _list_of(_list_of(_is_count)),
+    "mistakes": _list_of(_is_mistake),
+}
