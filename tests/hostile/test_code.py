@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from noback import InputError, Reward, RunConfig, resume, train
+from noback import InputError, resume
 from noback.compare import resume_comparison
 from noback.tuned import evaluate, tuned_run
-from tests.conftest import write_rows
 from tests.hostile.forging import forge
+from tests.hostile.rewarding import rewarded_run
 
 MODULE = "harmful_module"
 
@@ -51,24 +51,13 @@ def test_a_folder_that_is_trusted_goes_on(unfinished, harmful, noback):
 @pytest.fixture
 def rewarded(tiny_causal_folder, tmp_path):
     """A run whose answers a reward judges, forged to name another function."""
-    task = tmp_path / "task.toml"
-    task.write_text('name = "own"\nprompt = "{text}"\nlabel = ""\nmax_new_tokens = 2\n')
-    data = write_rows(tmp_path / "rows.jsonl", [{"text": f"say {number}"} for number in range(12)])
-    objective = Reward(f"{__name__}:length")
-    config = RunConfig(
-        model=str(tiny_causal_folder), task=str(task), data=str(data), objective=objective, steps=1, batch=2
-    )
-    train(config, tmp_path / "rewarded")
+    run = rewarded_run(tiny_causal_folder, tmp_path)
 
     def name(header):
         header["config"]["objective"]["function"] = f"{MODULE}:f"
 
-    forge(tmp_path / "rewarded", header=name)
-    return tmp_path / "rewarded"
-
-
-def length(_row, text, _right):
-    return float(len(text))
+    forge(run, header=name)
+    return run
 
 
 def test_a_reward_that_a_folder_names_is_not_called_by_evaluate(rewarded, harmful, noback):
