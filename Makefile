@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install train test lint benchmark reference docs clean
+.PHONY: install train test fuzz lint benchmark reference docs clean
 
 install: $(VENV)/installed
 
@@ -24,6 +24,12 @@ lint: install
 
 test: lint
 	$(BIN)/pytest
+
+# The long hostile suite: make fuzz SEED=2 COUNT=1000000
+SEED ?= 1
+COUNT ?= 100000
+fuzz: install
+	$(BIN)/python -m tests.hostile.fuzz --seed $(SEED) --journals $(COUNT)
 
 benchmark: install
 	$(BIN)/python benchmarks/cpu.py

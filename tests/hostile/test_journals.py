@@ -20,3 +20,11 @@ def test_the_judge_of_harmed_journals_sees_wrong_weights(tmp_path):
     assert judge(one.data, one, tmp_path / "harmed") == "whole"
     with pytest.raises(AssertionError):
         judge(other.data, one, tmp_path / "harmed")
+
+
+def test_two_hundred_harmed_folders_of_snapshots_give_no_other_weights(tmp_path):
+    from tests.hostile.snapshots import fuzz_snapshots
+
+    outcomes = fuzz_snapshots(tmp_path, seed=1, count=200)
+    assert outcomes["the newest is used"] > 10
+    assert outcomes["an older one is used"] > 10
