@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from noback.errors import InputError, InUseError, NobackError
+from noback.json_text import json_text
 
 
 class RunFolder:
@@ -68,7 +69,7 @@ class RunFolder:
                 end = file.seek(0, os.SEEK_END)
                 file.seek(max(end - 1, 0))
                 torn = file.read(1) not in (b"", b"\n")  # a killed process left half a line
-                file.write(b"\n" * torn + json.dumps(values).encode() + b"\n")
+                file.write(b"\n" * torn + json_text(values).encode() + b"\n")
         except OSError:
             return
 
