@@ -14,7 +14,7 @@ from typing import Any
 from noback.adapters import AnyAdapter, Full, Head
 from noback.answers import fitted
 from noback.config import RunConfig, config_of
-from noback.errors import InputError
+from noback.errors import Diverged, InputError
 from noback.folder import RunFolder, next_folder, write_whole
 from noback.health import DIVERGING, slope_figures
 from noback.journal import read_journal
@@ -22,7 +22,6 @@ from noback.objectives import TEXTS
 from noback.options import build, one_of
 from noback.result import Result
 from noback.run import drawn_data, versions
-from noback.stepping import Diverged
 from noback.tasks import spec_for
 from noback.training import Interrupted, resume, train, with_whole_paths
 from noback.watching import Silent, Watcher

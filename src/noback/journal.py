@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import struct
 import zlib
@@ -73,8 +74,9 @@ class Contents:
     eps_changes: list[EpsChange]
 
     def best(self) -> Evaluation | None:
-        """The evaluation with the highest score, the lower loss among equals; None where there is none."""
-        return max(self.evaluations, key=lambda one: (one.score, -one.loss, -one.step), default=None)
+        """The evaluation with the highest score, the lower loss among equals; None where none gave numbers."""
+        sound = [one for one in self.evaluations if math.isfinite(one.score) and math.isfinite(one.loss)]
+        return max(sound, key=lambda one: (one.score, -one.loss, -one.step), default=None)
 
 
 class Journal:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from noback.answers import Answers
-from noback.evaluating import answers, score_of
+from noback.evaluating import answers, score_of, stopping_at
 from noback.health import slope_figures, verdict
 from noback.journal import Contents
 from noback.memory import peak_memory
@@ -55,14 +55,16 @@ class Result:
 def finished(run: Run, contents: Contents, zero_shot: Score, seconds: float) -> Result:
     """Test the last weights and the best; the run is left with the best."""
     config = run.config
-    answered = answers(run, "test")
-    final, final_weights = _tested(run, config.steps, "final", answered), run.weights.digest()
+    with stopping_at(run, contents, config.steps):
+        answered = answers(run, "test")
+        final, final_weights = _tested(run, config.steps, "final", answered), run.weights.digest()
     best = contents.best()
     best_step = best.step if best else config.steps
-    if best_step != config.steps:
-        go_to(run, best_step, contents)
-        answered = answers(run, "test")
-    tested = _tested(run, best_step, "best", answered)
+    with stopping_at(run, contents, best_step):
+        if best_step != config.steps:
+            go_to(run, best_step, contents)
+            answered = answers(run, "test")
+        tested = _tested(run, best_step, "best", answered)
     run.folder.add_metrics(kind="mistakes", step=best_step, mistakes=_mistakes(run, answered))
     judged = verdict(contents, run.folder.read_metrics())
     result = Result(

@@ -14,7 +14,7 @@ from noback.calibration import calibrated_accuracy
 from noback.config import RunConfig
 from noback.embedded import MODELS
 from noback.errors import InputError, NobackError
-from noback.evaluating import answers, score, score_of
+from noback.evaluating import answers, score, score_of, stopping_at
 from noback.folder import RunFolder, next_folder
 from noback.journal import Contents, Journal, rounded
 from noback.memory import forget_peak
@@ -133,7 +133,8 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Resul
         recorded = step in {one.step for one in contents.evaluations}
         if is_due(step, config) and not (recorded and step in told):
             steps.settle()
-            found = score(run, "validation")
+            with stopping_at(run, contents, step):
+                found = score(run, "validation")
             if not recorded:
                 evaluation = rounded(found.score, found.loss, step)
                 journal.append(evaluation)
