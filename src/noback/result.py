@@ -10,13 +10,14 @@ import torch
 
 from noback.answers import Answers
 from noback.evaluating import answers, score_of, stopping_at
-from noback.health import slope_figures, verdict
+from noback.health import on_the_way, slope_figures
 from noback.journal import Contents
 from noback.memory import peak_memory
 from noback.objectives import TEXTS, exact_match
 from noback.replaying import go_to
 from noback.run import Run
 from noback.values import Score
+from noback.verdict import verdict
 
 _MISTAKES = 20  # the worst ones that a report shows
 
@@ -50,6 +51,7 @@ class Result:
     max_abs_slope: float
     verdict: str
     evidence: tuple[str, ...]
+    health: tuple[str, ...]  # what was measured on the way; it may differ where a run was interrupted
 
 
 def finished(run: Run, contents: Contents, zero_shot: Score, seconds: float) -> Result:
@@ -66,7 +68,8 @@ def finished(run: Run, contents: Contents, zero_shot: Score, seconds: float) -> 
             answered = answers(run, "test")
         tested = _tested(run, best_step, "best", answered)
     run.folder.add_metrics(kind="mistakes", step=best_step, mistakes=_mistakes(run, answered))
-    judged = verdict(contents, run.folder.read_metrics())
+    metrics = run.folder.read_metrics()
+    judged = verdict(contents, metrics)
     result = Result(
         run=str(run.folder.path),
         task=run.task.spec.name,
@@ -90,6 +93,7 @@ def finished(run: Run, contents: Contents, zero_shot: Score, seconds: float) -> 
         **slope_figures([slope for record in contents.steps for slope in record.slopes]),
         verdict=judged.word,
         evidence=judged.evidence,
+        health=on_the_way(contents, metrics),
     )
     tally = run.engine.tally
     if tally.saved:
