@@ -9,6 +9,7 @@ import torch
 
 from noback import AdaptTies, Momentum, OneSided, RunConfig, Sgd, TwoSided, resume, train, training
 from noback.engines import Local, Reference
+from noback.errors import Diverged
 from noback.estimators import run_search
 from noback.folder import RunFolder
 from noback.journal import Journal, StepRecord, read_journal
@@ -17,7 +18,6 @@ from noback.objectives import Accuracy, CrossEntropy, LanguageModel, answer_loss
 from noback.replaying import go_to
 from noback.rules import move_of
 from noback.run import Run, drawn_data
-from noback.stepping import Diverged
 from noback.training import Interrupted
 from noback.values import Estimate, Move, Term, direction_seeds
 from noback.watching import Silent

@@ -1,4 +1,4 @@
-"""The health of a run: figures from slopes and halves, the verdict in words, and what a run writes down of them."""
+"""The health of a run: figures from slopes and halves, and what a run writes down of them."""
 
 import dataclasses
 import json
@@ -11,101 +11,15 @@ import torch
 
 from noback import Accuracy, Function, RunConfig, Sgd, TwoSided, resume, stepping, train
 from noback.folder import RunFolder
-from noback.health import (
-    DIVERGING,
-    LEARNING,
-    NO_SIGNAL,
-    TOO_EARLY,
-    TOO_SMALL,
-    agreement_figures,
-    noise_figures,
-    slope_figures,
-    tie_advice,
-    verdict,
-)  # fmt: skip
-from noback.journal import Contents, StepRecord, read_journal
+from noback.health import agreement_figures, noise_figures, on_the_way, slope_figures
+from noback.journal import read_journal
 from noback.measuring import measure
 from noback.replaying import step_length
 from noback.training import Interrupted
 from noback.values import Move, Term, direction_seeds
 from noback.watching import Silent
 from tests.conftest import tiny_model, weights_of, write_rows
-
-
-def contents(losses, slopes=None, **config):
-    """A journal's contents with these losses and slopes."""
-    slopes = slopes or [1.0] * len(losses)
-    steps = [StepRecord(step, loss, (slope,)) for step, (loss, slope) in enumerate(zip(losses, slopes, strict=True))]
-    header = {"config": {"rule": {"lr": 1e-5}, "estimator": {"eps": 1e-3}, "batch": 64, **config}}
-    return Contents(header, 0, steps, [], 0, 0, 0, [])
-
-
-def look(step, accuracy, objective, answered=(50, 50)):
-    hits = round(accuracy * 100)
-    table = [[hits // 2, answered[1] - hits // 2], [50 - hits // 2, hits // 2]]
-    if 0 in answered:
-        table = [[answered[0] // 2, answered[1] // 2]] * 2
-    figures = {"accuracy": accuracy, "score": accuracy, "loss": objective, "objective": objective, "examples": 100}
-    return {"kind": "validation", "step": step, **figures, "confusion": table}
-
-
-def noisy(first, last, steps=100, spread=0.05):
-    draw = random.Random(3)
-    return [first + (last - first) * step / steps + draw.gauss(0, spread) for step in range(steps)]
-
-
-def windows(agreement):
-    return [{"kind": "health", "step": 100, "slopes": 100, "zero_slope_share": 0.0, "agreement": agreement}]
-
-
-@pytest.mark.parametrize(
-    ("word", "losses", "looks", "slopes", "agreement"),
-    [
-        (LEARNING, noisy(0.7, 0.5), [look(0, 0.6, 0.7), look(100, 0.8, 0.5)], None, 0.9),
-        (LEARNING, noisy(0.7, 0.5), [look(0, 0.6, 0.7), look(100, 0.62, 0.6)], None, 0.9),  # by its losses alone
-        (DIVERGING, noisy(0.7, 2.0), [look(0, 0.8, 0.7), look(100, 0.5, 2.0)], None, 0.5),
-        (DIVERGING, noisy(0.7, 0.7), [look(0, 0.6, 0.7), look(50, 0.9, 0.5), look(100, 0.5, 0.7)], None, 0.5),
-        (TOO_SMALL, noisy(0.7, 0.7), [look(0, 0.6, 0.7), look(100, 0.6, 0.6999)], None, 0.9),
-        (NO_SIGNAL, noisy(0.7, 0.7), [look(0, 0.6, 0.7), look(100, 0.6, 0.7)], None, 0.02),
-        (NO_SIGNAL, noisy(0.4, 0.4), [look(0, 0.6, 0.4), look(100, 0.6, 0.4)], [0.0] * 80 + [5.0] * 20, None),
-    ],
-)
-def test_the_verdict_fits_the_course(word, losses, looks, slopes, agreement):
-    lines = looks + (windows(agreement) if agreement is not None else [])
-    judged = verdict(contents(losses, slopes), lines)
-    assert judged.word == word, judged.evidence
-    assert any(f"{looks[0]['accuracy']:.1%} before" in line for line in judged.evidence)
-
-
-def test_losses_that_never_change_are_no_change():
-    judged = verdict(contents([0.5] * 40, [0.0] * 40), [look(0, 0.5, 0.5), look(40, 0.5, 0.5)])
-    assert judged.word == NO_SIGNAL
-    assert not any("nan" in line for line in judged.evidence)
-    assert "ten times larger" in judged.evidence[-1]
-
-
-def test_a_few_steps_are_too_early_to_judge():
-    judged = verdict(contents([0.7] * 5), [look(0, 0.6, 0.7), look(5, 0.6, 0.7)])
-    assert judged.word == TOO_EARLY
-    assert "5 steps" in judged.evidence[0]
-
-
-def test_a_model_that_answers_one_label_to_everything_is_told_of():
-    looks = [look(0, 0.5, 0.7), look(100, 0.5, 0.69, answered=(0, 100))]
-    start = {"kind": "start", "labels": ["terrible", "great"]}
-    evidence = verdict(contents(noisy(0.7, 0.69)), [start, *looks]).evidence
-    assert any("'great' to 100% of the validation set" in line for line in evidence)
-    balanced = verdict(contents(noisy(0.7, 0.69)), [start, look(0, 0.5, 0.7), look(100, 0.5, 0.69)]).evidence
-    assert not any("of the validation set" in line for line in balanced)
-
-
-def test_ties_come_with_what_helps():
-    advice = tie_advice(0.8, 1e-3, 64, 1)
-    assert "80% of the slopes are exactly zero" in advice
-    assert f"{0.8**4:.0%}" in advice
-    slopes = [0.0] * 80 + [5.0] * 20
-    judged = verdict(contents(noisy(0.4, 0.4), slopes), [look(0, 0.6, 0.4), look(100, 0.6, 0.4)])
-    assert judged.evidence[-1] == advice
+from tests.test_verdict import contents
 
 
 def test_slope_figures_count_zeros_exactly():
@@ -149,11 +63,19 @@ def test_noise_is_the_rms_difference_over_the_rms_of_the_slopes():
 )
 def test_the_noise_of_a_slope_is_told_of_bfloat16_and_where_it_is_much(dtype, repeat, two_eps, told):
     line = {"kind": "slope_noise", "step": 10, "repeat": repeat, "two_eps": two_eps}
-    looks = [look(0, 0.6, 0.7), look(100, 0.8, 0.5)]
-    evidence = verdict(contents(noisy(0.7, 0.5), dtype=dtype), [*looks, line]).evidence
-    (said,) = [text for text in evidence if "at twice the eps" in text] or [None]
+    measured = on_the_way(contents([0.5] * 10, dtype=dtype), [line])
+    (said,) = [text for text in measured if "at twice the eps" in text] or [None]
     assert said is None if told is None else told in said
     assert ("cures" in (said or "")) == (two_eps > 0.5)
+
+
+def test_lines_without_their_numbers_are_no_measurement():
+    lines = [
+        {"kind": "update", "step": 0, "length": 1.0, "weight_norm": None, "changed_share": 1.0},
+        {"kind": "health", "step": 0, "slopes": 100, "agreement": None, "zero_slope_share": 0.0},
+        {"kind": "slope_noise", "step": 0, "repeat": None, "two_eps": 1.0},
+    ]
+    assert on_the_way(contents([0.5] * 10), lines) == ()
 
 
 @pytest.fixture

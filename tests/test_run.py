@@ -115,8 +115,8 @@ def test_an_epoch_shows_every_example_once(small_task):
     assert sorted(seen) == sorted(everything)
 
 
-def test_a_loss_that_is_not_a_number_stops_the_run_and_the_journal_replays(config, tmp_path):
-    with pytest.raises(NobackError, match=r"the loss is nan at step (\d+)") as error:
+def test_answers_that_are_no_numbers_stop_the_run_and_the_journal_replays(config, tmp_path):
+    with pytest.raises(NobackError, match=r"are no numbers \(nan or infinite\) at step (\d+)") as error:
         train(dataclasses.replace(config, rule=Sgd(lr=1e30)), tmp_path / "run")
     steps = read_journal(tmp_path / "run" / "journal").steps
     assert f"at step {len(steps)}" in str(error.value)

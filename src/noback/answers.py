@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,10 +11,11 @@ import torch
 from torch import Tensor
 
 from noback.config import RunConfig
-from noback.errors import InputError
+from noback.engines import Engine, check_numbers
+from noback.errors import InputError, NoNumbers
 from noback.objectives import TEXT_METRICS, TEXTS, exact_match
-from noback.tasks import Question, TaskSpec
-from noback.values import Score
+from noback.tasks import Batch, Question, TaskSpec
+from noback.values import UNPERTURBED, Move, Score, to_float32
 
 
 class Written(NamedTuple):
@@ -29,6 +31,14 @@ class Answers(NamedTuple):
     logits: Tensor  # [examples, labels or candidates], -inf where an example has fewer; or rewards [examples, 1]
     gold: Tensor  # [examples]
     written: tuple[Written, ...] = ()  # where answers are texts; the logits are then the right texts' own
+
+
+def scored(engine: Engine, batch: Batch, points: Sequence[Move] = (UNPERTURBED,)) -> list[Tensor]:
+    """The label logits of a batch at each point, to be judged; those that are no numbers are refused."""
+    found = engine.score(batch, points)
+    for logits in found:
+        check_numbers(logits, batch.candidates)
+    return found
 
 
 def side_by_side(parts: Sequence[Tensor]) -> Tensor:
@@ -67,6 +77,15 @@ def reward_score(rewards: Tensor) -> Score:
     """The score of texts that a reward has judged: its mean."""
     mean = float(rewards.mean())
     return Score(accuracy=None, score=mean, loss=-mean, objective=-mean, examples=len(rewards), confusion=[])
+
+
+def checked(score: Score) -> Score:
+    """The score; one that is no number in the precision of a journal is refused."""
+    for name in ("score", "loss", "objective"):
+        value = getattr(score, name)
+        if value is not None and not math.isfinite(to_float32(value)):
+            raise NoNumbers(f"the {name} of {score.examples} examples is {value:g}, which is no finite float32")
+    return score
 
 
 def fitted(config: RunConfig, spec: TaskSpec) -> RunConfig:

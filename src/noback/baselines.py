@@ -19,7 +19,7 @@ from torch import Tensor
 from noback.calibration import calibrated_accuracy
 from noback.config import RunConfig
 from noback.engines import by_example, readout_for, readout_of
-from noback.errors import InputError
+from noback.errors import Diverged, InputError, NoNumbers
 from noback.evaluating import answers, score, score_of
 from noback.memory import forget_peak, peak_memory
 from noback.objectives import TEXTS
@@ -28,6 +28,7 @@ from noback.run import Run, drawn_data
 from noback.tasks import Batch
 from noback.training import Interrupted, with_whole_paths
 from noback.usual import usual_lr
+from noback.values import Score
 from noback.watching import Silent, Watcher
 
 METHODS = ("zero-shot", "probe", "adam")
@@ -156,7 +157,7 @@ def _adam(run: Run, lr: float, watcher: Watcher, stop: Callable[[], bool]) -> di
         run.model.eval()
         watcher.progress("fine-tuning with Adam", step + 1, config.steps)
         if (step + 1) % config.steps_between_evaluations == 0 or step + 1 == config.steps:
-            found = score(run, "validation")
+            found = _evaluated(run, step + 1)
             if (found.score, -found.loss) > (best.score, -best.loss):
                 best, best_step, kept = found, step + 1, [tensor.detach().clone() for tensor in tuned]
     with torch.no_grad():
@@ -166,6 +167,13 @@ def _adam(run: Run, lr: float, watcher: Watcher, stop: Callable[[], bool]) -> di
         "best": score(run, "test").accuracy, "best_step": best_step, "validation": best.score, "steps": config.steps,
         "forwards": config.steps, "backwards": config.steps, "lr": lr, "tuned": run.weights.size,
     }  # fmt: skip
+
+
+def _evaluated(run: Run, step: int) -> Score:
+    try:
+        return score(run, "validation")
+    except NoNumbers as error:
+        raise Diverged(f"{error.found} after step {step} of Adam: try a smaller lr") from None
 
 
 def _loss(run: Run, batch: Batch) -> Tensor:

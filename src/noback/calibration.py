@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from noback.answers import side_by_side, with_any_right
+from noback.answers import scored, side_by_side, with_any_right
 from noback.objectives import accuracy
 from noback.run import Run
-from noback.values import UNPERTURBED
 
 CONTENT_FREE = "N/A"  # in place of each column of the prompt
 
@@ -34,10 +33,10 @@ def content_free(run: Run, name: str) -> Tensor:
     """What a content-free prompt gives: [1, label words], or what each example's choices get [examples, choices]."""
     spec, size = run.task.spec, run.config.batch
     if spec.answer == "words":
-        return run.engine.score(run.task.prompts([(CONTENT_FREE,) * len(spec.sentences)]), [UNPERTURBED])[0]
+        return scored(run.engine, run.task.prompts([(CONTENT_FREE,) * len(spec.sentences)]))[0]
     parts, done = [], 0
     for batch in run.task.batches(name, size, instead=CONTENT_FREE):
-        parts.append(run.engine.score(batch, [UNPERTURBED])[0])
+        parts += scored(run.engine, batch)
         done += len(batch)
         run.watcher.progress(f"calibrating the answers to the {name} set", done, run.task.size(name))
     return side_by_side(parts)

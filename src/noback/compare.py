@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,18 +13,19 @@ from typing import Any
 from noback.adapters import AnyAdapter, Full, Head
 from noback.answers import fitted
 from noback.config import RunConfig, config_of
-from noback.errors import InputError
+from noback.errors import Diverged, InputError
 from noback.files import read_json, refuse_link, write_whole
 from noback.folder import RunFolder, next_folder
-from noback.health import DIVERGING, slope_figures
+from noback.health import slope_figures
 from noback.journal import read_journal
+from noback.json_text import json_text
 from noback.objectives import TEXTS, refuse_code
 from noback.options import build, one_of
 from noback.result import Result
 from noback.run import drawn_data, versions
-from noback.stepping import Diverged
 from noback.tasks import spec_for
 from noback.training import Interrupted, resume, train, with_whole_paths
+from noback.verdict import DIVERGING, evaluations
 from noback.watching import Silent, Watcher
 
 COMPARED = ("cross_entropy", "accuracy", "head/cross_entropy", "head/accuracy")
@@ -104,7 +104,7 @@ def compare(
         folder.mkdir(parents=True)
     except OSError as error:
         raise InputError(f"folder {str(folder)!r} cannot be made: {error.strerror}") from None
-    write_whole(folder / FILE, json.dumps(table, indent=1))
+    write_whole(folder / FILE, json_text(table, indent=1))
     return resume_comparison(folder, watcher=watcher, trust=True, stop=stop)
 
 
@@ -128,9 +128,9 @@ def resume_comparison(
             continue
         watcher.note(f"{one.title}, eps {one.config.eps:g} ({number} of {len(plan)})")
         table["rows"].append(_row(folder, one, _trained(folder, one, watcher, stop, trust=trust)))
-        write_whole(folder / FILE, json.dumps(table, indent=1))
+        write_whole(folder / FILE, json_text(table, indent=1))
     table["finished"] = True
-    write_whole(folder / FILE, json.dumps(table, indent=1))
+    write_whole(folder / FILE, json_text(table, indent=1))
     return {"folder": str(folder), **table}
 
 
@@ -184,21 +184,21 @@ def _trained(folder: Path, one: Compared, watcher: Watcher, stop: Callable[[], b
 def _row(folder: Path, one: Compared, result: Result | None) -> dict[str, Any]:
     run = RunFolder(folder / one.name)
     metrics, steps = run.read_metrics(), read_journal(run.journal).steps
-    evaluations = [line for line in metrics if line.get("kind") == "validation"] or [{}]
+    looks = evaluations(metrics) or [{}]
     base: dict[str, Any] = next((line for line in metrics if line.get("kind") == "zero_shot"), {})
     return {
         "objective": one.title,
         "name": one.name,
         "eps": one.config.eps,
         **slope_figures([slope for record in steps for slope in record.slopes]),
-        "first_loss": evaluations[0].get("objective"),
-        "last_loss": evaluations[-1].get("objective") if result else None,
+        "first_loss": looks[0].get("objective"),
+        "last_loss": looks[-1].get("objective") if result else None,
         "before": base.get("accuracy"),
         "after": result.final if result else None,
         "best": result.best if result else None,
         "examples": base.get("examples"),
         "forwards": len(steps) * one.config.estimator.forwards,
-        "seconds": result.seconds if result else evaluations[-1].get("seconds", 0.0),
+        "seconds": result.seconds if result else looks[-1].get("seconds", 0.0),
         "verdict": result.verdict if result else DIVERGING,
     }
 

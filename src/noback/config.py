@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import re
 import tomllib
 import typing
@@ -21,6 +20,7 @@ from noback.engines.options import AnyEngine, LocalEngine
 from noback.engines.quantised import QUANTISED
 from noback.errors import InputError
 from noback.estimators import AdaptTies, AnyEstimator, TwoSided
+from noback.json_text import json_text
 from noback.objectives import AnyObjective, CrossEntropy
 from noback.options import build, check_seed, one_of, option, whole
 from noback.rules import AnyRule, Sgd
@@ -139,7 +139,7 @@ class RunConfig:
 
     def digest(self) -> str:
         """BLAKE2b over the configuration."""
-        text = json.dumps(self.recorded(), sort_keys=True).encode()
+        text = json_text(self.recorded(), sort_keys=True).encode()
         return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 

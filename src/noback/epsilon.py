@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 import time
@@ -13,14 +12,17 @@ from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from noback.answers import fitted
 from noback.compare import objective_config, objective_title
 from noback.config import RunConfig
-from noback.errors import InputError
+from noback.errors import InputError, NoNumbers
 from noback.estimators import Estimator, estimate
 from noback.files import write_whole
 from noback.folder import next_folder
 from noback.health import slope_figures
+from noback.json_text import json_text
 from noback.measuring import outputs
 from noback.objectives import TEXTS
 from noback.options import positive
@@ -91,7 +93,7 @@ def measure_eps(
     except BaseException:
         folder.rmdir()  # nothing was kept
         raise
-    write_whole(folder / FILE, json.dumps(table, indent=1))
+    write_whole(folder / FILE, json_text(table, indent=1))
     return {"folder": str(folder), **table}
 
 
@@ -169,12 +171,19 @@ def _along(
         sides = [(Move((Term(seed, eps),)), Move((Term(seed, -eps),))) for seed in seeds]
         points = list(dict.fromkeys([*chain(*sides), *next(estimator.search(seeds))]))
         points = [point for point in points if point != UNPERTURBED]
-        found = dict(zip(points, outputs(run, number, points)[0], strict=True)) | {UNPERTURBED: still}
+        found = dict(zip(points, _outputs_at(run, number, points, eps), strict=True)) | {UNPERTURBED: still}
         judged = []
         for one in configs:
             losses = {point: one.objective.loss(output, gold, run.task.texts) for point, output in found.items()}
             judged.append(_probes(estimator, seeds, losses, sides))
         yield eps, judged
+
+
+def _outputs_at(run: Run, number: int, points: Sequence[Move], eps: float) -> list[Tensor]:
+    try:
+        return outputs(run, number, points)[0]
+    except NoNumbers as error:
+        raise InputError(f"{error.found} at eps {eps:g}: it is too far from the weights; leave it out") from None
 
 
 def _probes(

@@ -15,6 +15,21 @@ class InputError(NobackError):
     exit_code = 2
 
 
+class NoNumbers(NobackError):
+    """What the model answers is no number: nan or infinite; `found` says where."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(
+            f"{found}: the weights have diverged, or the model does not run in its dtype; take the weights of an "
+            "earlier step (--at best), or train anew with a smaller lr"
+        )
+        self.found = found
+
+
+class Diverged(NobackError):
+    """A run's answers or losses ceased to be numbers, so it stopped."""
+
+
 class InUseError(InputError):
     """Another process holds what is asked for."""
 

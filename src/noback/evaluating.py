@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
-from noback.answers import Answers, Written, reward_score, rewards_of, side_by_side, text_score, with_any_right
+from noback.answers import (
+    Answers,
+    Written,
+    checked,
+    reward_score,
+    rewards_of,
+    scored,
+    side_by_side,
+    text_score,
+    with_any_right,
+)
 from noback.engines import Writing
+from noback.errors import Diverged, NoNumbers
+from noback.journal import Contents
 from noback.objectives import METRICS, TEXTS, accuracy, answer_loss, confusion, cross_entropy
 from noback.run import Run
 from noback.values import UNPERTURBED, Move, Score
@@ -22,7 +35,7 @@ def answers(run: Run, name: str) -> Answers:
         return Answers(rewards, torch.zeros(len(rewards), dtype=torch.long), written)
     parts, gold, done = [], [], 0
     for batch in task.batches(name, run.config.batch):
-        parts.append(run.engine.score(batch, [UNPERTURBED])[0])
+        parts += scored(run.engine, batch)
         gold.append(batch.gold)
         done += len(batch)
         run.watcher.progress(f"answering the {name} set", done, task.size(name))
@@ -37,6 +50,34 @@ def score(run: Run, name: str) -> Score:
 
 def score_of(run: Run, answered: Answers, *, with_objective: bool = True) -> Score:
     """How good some answers are; the objective may be a function that is not at hand after the run."""
+    return checked(_score_of(run, answered, with_objective=with_objective))
+
+
+@contextmanager
+def stopping_at(run: Run, contents: Contents, step: int) -> Iterator[None]:
+    """Within, answers and losses that are no numbers stop the run: a line tells report and verdict, the error the step.
+
+    What the journal holds up to there is sound; none of it is written from such numbers.
+    """
+    try:
+        yield
+    except NoNumbers as error:
+        run.folder.add_metrics(kind="diverged", step=step, found=error.found)
+        raise Diverged(f"{error.found} at step {step}, so the run stops; {_what_is_left(run, contents)}") from None
+
+
+def _what_is_left(run: Run, contents: Contents) -> str:
+    """What can be done where a run stopped for numbers that are none."""
+    best = contents.best()
+    if best is None and not contents.steps:
+        return "the base weights give such answers by themselves: use another model or dtype"
+    left = "none of its evaluations gave numbers"
+    if best is not None:
+        left = f"its best weights are those of step {best.step} (noback evaluate {run.folder.path})"
+    return f"the journal up to there is sound, and {left}: train anew with a smaller lr or eps"
+
+
+def _score_of(run: Run, answered: Answers, *, with_objective: bool) -> Score:
     logits, gold, written = answered
     if run.config.objective.judges == TEXTS:
         return reward_score(logits)

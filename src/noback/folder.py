@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import Any
 
 from noback.errors import InputError, InUseError
 from noback.files import clear_leftovers, is_regular, open_regular, read_regular, refuse_link, whole_folder, write_new
+from noback.json_text import json_text
 from noback.metrics import metrics_in
 
 _LOGS = ("tensorboard", "wandb")  # folders that trackers write into
@@ -94,7 +94,7 @@ class RunFolder:
                 end = file.seek(0, os.SEEK_END)
                 file.seek(max(end - 1, 0))
                 torn = file.read(1) not in (b"", b"\n")  # a killed process left half a line
-                file.write(b"\n" * torn + json.dumps(values).encode() + b"\n")
+                file.write(b"\n" * torn + json_text(values).encode() + b"\n")
         except OSError:
             return
 

@@ -1,4 +1,4 @@
-"""The health of a run: what its slopes, evaluations and updates say, and a verdict in words with the evidence.
+"""The health of a run: what its slopes and updates say, and what to do about slopes that are zero.
 
 Everything here is computed from numbers that a run already has; no torch, so that a report can read it anywhere.
 """
@@ -7,25 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from noback.journal import Contents
+from noback.json_text import has_numbers
 
-LEARNING, TOO_SMALL, DIVERGING = "learning", "too small a step", "diverging"
-NO_SIGNAL, TOO_EARLY = "no signal", "too early to tell"
 ENOUGH_STEPS = 20  # below this, neither slopes nor losses say anything
 DOMINATED = 0.5  # a share of zero slopes above this is warned of
 SLOPE_UNIT = "loss per unit"  # of slopes, where a journal says nothing else
 NOISY = 0.5  # so is a slope that differs by a larger share at twice the eps
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What became of a run, in a word or two, and why one may say so."""
-
-    word: str
-    evidence: tuple[str, ...]
 
 
 def slope_figures(slopes: Sequence[float]) -> dict[str, float]:
@@ -82,122 +73,42 @@ def tie_advice(share: float, eps: float, batch: int, directions: int, objective:
     )
 
 
-def verdict(contents: Contents, metrics: Sequence[Mapping[str, Any]]) -> Verdict:
-    """Learning, too small a step, diverging or no signal: judged by the evaluations, the losses and the slopes."""
-    evaluations = [line for line in metrics if line.get("kind") == "validation" and "objective" in line]
-    steps = len(contents.steps)
-    if steps < ENOUGH_STEPS or len(evaluations) < 2:
-        return Verdict(TOO_EARLY, (f"{steps} steps and {len(evaluations)} evaluations are too few to judge",))
-    slopes = [slope for record in contents.steps for slope in record.slopes]
-    figures = slope_figures(slopes)
-    trend = _trend([record.loss for record in contents.steps])
-    agreement = _agreement(metrics)
-    evidence = [
-        _evaluated(evaluations),
-        f"the training loss went from {trend.first:.3f} to {trend.last:.3f} (first and last fifth of the steps), "
-        f"{abs(trend.errors):.1f} standard errors {'up' if trend.errors > 0 else 'down'}",
-        f"{figures['zero_slope_share']:.0%} of {len(slopes)} slopes are exactly zero; their mean size is "
-        f"{figures['mean_abs_slope']:.3g}, the largest {figures['max_abs_slope']:.3g}{_unit(contents)}",
-    ]
-    if agreement is not None:
-        evidence.append(
-            f"slopes of two halves of the batch agree by {agreement:.2f} (1: no noise, 0: nothing but noise)"
-        )
-    evidence += _updates(metrics)
-    evidence += _noise(metrics, str(contents.header.get("config", {}).get("dtype", "")))
-    evidence += _majority(evaluations[-1], metrics)
-    word = _word(evaluations, trend, figures["zero_slope_share"], agreement, len(slopes))
-    return Verdict(word, (*evidence, *_advice(word, figures["zero_slope_share"], contents)))
+def on_the_way(contents: Contents, metrics: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """What was measured on the way: agreement of halves, lengths of steps, noise of slopes.
+
+    Only people read it. It is of the steps that a process took without a break, so it may differ where a run was
+    interrupted; the verdict does not depend on it.
+    """
+    dtype = str(contents.header.get("config", {}).get("dtype", ""))
+    return (*_agreement(metrics), *_updates(metrics), *_noise(metrics, dtype))
 
 
-def _unit(contents: Contents) -> str:
-    """The unit of the slopes, where it is not the usual one."""
-    unit = contents.header.get("slope_unit", SLOPE_UNIT)
-    return "" if unit == SLOPE_UNIT else f", in {unit}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Trend:
-    first: float
-    last: float
-    errors: float  # the change in standard errors
-
-
-def _trend(losses: Sequence[float]) -> _Trend:
-    fifth = max(len(losses) // 5, 2)
-    first, last = losses[:fifth], losses[-fifth:]
-    change = _mean(last) - _mean(first)
-    error = math.sqrt((_variance(first) + _variance(last)) / fifth)
-    return _Trend(_mean(first), _mean(last), _in_errors(change, error))
-
-
-def _word(
-    evaluations: Sequence[Mapping[str, Any]], trend: _Trend, zeros: float, agreement: float | None, slopes: int
-) -> str:
-    first, last = evaluations[0], evaluations[-1]
-    best = max(evaluations, key=lambda one: (float(one["score"]), -float(one.get("loss", 0.0))))
-    worse = last["objective"] > first["objective"] and trend.errors > 3
-    if _change(first, last) < -2 or worse or (_change(best, last) < -4 and trend.errors > 0):
-        return DIVERGING
-    lower = last["objective"] < first["objective"] and trend.errors < -3
-    if _change(first, best) > 2 or lower:
-        return LEARNING
-    signal = agreement is not None and agreement > 2 / math.sqrt(slopes)
-    return TOO_SMALL if signal and zeros <= DOMINATED else NO_SIGNAL
-
-
-def _change(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
-    """The change of the accuracy between two evaluations in standard errors; that of a mean reward is not known."""
-    if before["accuracy"] is None:
-        return 0.0
-    a, b, examples = float(before["accuracy"]), float(after["accuracy"]), int(before["examples"])
-    error = math.sqrt((a * (1 - a) + b * (1 - b)) / examples)
-    return _in_errors(b - a, error)
-
-
-def _in_errors(change: float, error: float) -> float:
-    if error:
-        return change / error
-    return math.copysign(math.inf, change) if change else 0.0
-
-
-def _evaluated(evaluations: Sequence[Mapping[str, Any]]) -> str:
-    first, last = evaluations[0], evaluations[-1]
-    best = max(evaluations, key=lambda one: (float(one["score"]), -float(one.get("loss", 0.0))))
-    if first["accuracy"] is None:
-        return (
-            f"mean validation reward {first['score']:.3f} before, {best['score']:.3f} at its best "
-            f"(step {best['step']}), {last['score']:.3f} at the end"
-        )
-    return (
-        f"validation accuracy {first['accuracy']:.1%} before, {best['accuracy']:.1%} at its best "
-        f"(step {best['step']}), {last['accuracy']:.1%} at the end; objective {first['objective']:.3f} before, "
-        f"{last['objective']:.3f} at the end"
-    )
-
-
-def _agreement(metrics: Sequence[Mapping[str, Any]]) -> float | None:
+def _agreement(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
     """The agreement of the halves over all windows, each counted by its slopes."""
-    windows = [line for line in metrics if line.get("kind") == "health" and "agreement" in line]
+    needed = ("slopes", "zero_slope_share", "agreement")
+    windows = [line for line in metrics if line.get("kind") == "health" and has_numbers(line, *needed)]
     alive = [line["slopes"] * (1 - line["zero_slope_share"]) for line in windows]  # zero slopes say nothing of it
     total = sum(alive)
     if total < ENOUGH_STEPS:
-        return None
-    return float(sum(line["agreement"] * share for line, share in zip(windows, alive, strict=True)) / total)
+        return []
+    agreement = sum(line["agreement"] * share for line, share in zip(windows, alive, strict=True)) / total
+    return [f"slopes of two halves of the batch agree by {agreement:.2f} (1: no noise, 0: nothing but noise)"]
 
 
 def _updates(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
-    updates = [line for line in metrics if line.get("kind") == "update" and line["length"] > 0]
+    needed = ("length", "weight_norm", "changed_share")
+    lines = [line for line in metrics if line.get("kind") == "update" and has_numbers(line, *needed)]
+    updates = [line for line in lines if line["length"] > 0 and line["weight_norm"] > 0]
     if not updates:
         return []
-    relative = _mean([line["length"] / line["weight_norm"] for line in updates])
-    changed = _mean([line["changed_share"] for line in updates])
+    relative = fmean([line["length"] / line["weight_norm"] for line in updates])
+    changed = fmean([line["changed_share"] for line in updates])
     return [f"a step is {relative:.1e} of the weights' norm and changes {changed:.0%} of them"]
 
 
 def _noise(metrics: Sequence[Mapping[str, Any]], dtype: str) -> list[str]:
     """What rounding and curvature do to a slope: told of bfloat16, and of any type where it is much."""
-    found = [line for line in metrics if line.get("kind") == "slope_noise"]
+    found = [line for line in metrics if line.get("kind") == "slope_noise" and has_numbers(line, "repeat", "two_eps")]
     if not found or (dtype != "bfloat16" and found[-1]["two_eps"] <= NOISY):
         return []
     repeat, two_eps = found[-1]["repeat"], found[-1]["two_eps"]
@@ -211,49 +122,5 @@ def _noise(metrics: Sequence[Mapping[str, Any]], dtype: str) -> list[str]:
     return [told]
 
 
-def _majority(one: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A model that answers one label to everything reads as that label's share."""
-    table = one.get("confusion")
-    if not table:
-        return []
-    answered = [sum(row[index] for row in table) for index in range(len(table))]
-    share = max(answered) / max(sum(answered), 1)
-    gold = max(sum(row) for row in table) / max(sum(answered), 1)
-    if share < min(gold + 0.25, 0.95):
-        return []
-    labels = next((line["labels"] for line in metrics if line.get("kind") == "start"), None)
-    index = answered.index(max(answered))
-    name = labels[index] if labels else str(index)
-    return [
-        f"the model answers {name!r} to {share:.0%} of the validation set, of which {gold:.0%} is the largest label"
-    ]
-
-
-def _advice(word: str, zeros: float, contents: Contents) -> list[str]:
-    config = contents.header.get("config", {})
-    estimator = config.get("estimator", {})
-    lr = config.get("rule", {}).get("lr")
-    if zeros > DOMINATED and word != DIVERGING:
-        eps = contents.eps_changes[-1].eps if contents.eps_changes else estimator.get("eps", 0.0)
-        kind = config.get("objective", {}).get("kind", "")
-        return [tie_advice(zeros, eps, config.get("batch", 0), estimator.get("directions", 1), kind)]
-    if word == TOO_SMALL and lr:
-        return [f"there is a signal but the weights hardly follow it: try more steps or a larger lr, {10 * lr:g}"]
-    if word == DIVERGING and lr:
-        return [f"try a smaller lr, such as {lr / 10:g}; `noback epsilon` says whether eps is too large"]
-    if word == NO_SIGNAL:
-        return ["nothing moved by more than chance: try a larger lr, a larger batch, more directions, or a prompt"]
-    return []
-
-
 def _rms(values: Sequence[float]) -> float:
     return math.sqrt(sum(value * value for value in values) / len(values)) if values else 0.0
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _variance(values: Sequence[float]) -> float:
-    mean = _mean(values)
-    return sum((value - mean) ** 2 for value in values) / max(len(values) - 1, 1)

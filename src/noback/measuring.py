@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from noback.answers import rewards_of
-from noback.engines import Engine
+from noback.answers import rewards_of, scored
+from noback.engines import Engine, check_numbers
 from noback.estimators import Estimator, estimate, estimate_of, run_search
 from noback.evaluating import write
 from noback.objectives import TEXTS, Objective
 from noback.rules import Rule, decay_at, lr_at
 from noback.run import Run
-from noback.tasks import Batch
+from noback.tasks import Batch, Candidates
 from noback.values import Estimate, Move, direction_seeds
 from noback.weights import Weights
 
@@ -47,7 +47,7 @@ def outputs(run: Run, step: int, points: Sequence[Move]) -> tuple[list[Tensor], 
     objective, config = run.config.objective, run.config
     if objective.judges != TEXTS:
         batch = run.batch(step)
-        return run.engine.score(batch, points), batch.gold
+        return scored(run.engine, batch, points), batch.gold
     questions = run.task.step_questions(step, config.batch, config.seed)
     written = write(run, [one.ids for one in questions], points)
     gold = torch.zeros(len(questions), dtype=torch.long)
@@ -91,12 +91,17 @@ class OnItsWay(NamedTuple):
     slopes: Tensor  # float64 [directions] of float32 precision, where the weights are
     host: tuple[Tensor, ...]  # losses, slopes, figures and label logits, there once the event has come
     arrived: Any
+    candidates: Candidates | None  # whose scores the label logits are
 
     def read(self) -> tuple[Estimate, list[Tensor]]:
-        """The estimate and the label logits at each point; waits for them."""
+        """The estimate and the label logits at each point; waits for them, and refuses those that are no numbers.
+
+        A loss need not show them: that of a point is finite where a wrong candidate's score is -inf.
+        """
         if self.arrived is not None:
             self.arrived.synchronize()
         losses, slopes, figures, logits = self.host
+        check_numbers(logits, self.candidates)
         return estimate_of(self.seeds, losses.tolist(), slopes.tolist(), figures.tolist()), list(logits)
 
 
@@ -120,9 +125,10 @@ def begin_on(engine: Engine, batch: Batch, objective: Any, estimator: Estimator,
     slopes = found.slopes.float().double()
     numbers = (found.losses, slopes, found.figures, scored[0])
     if not slopes.is_cuda:
-        return OnItsWay(seeds, slopes, numbers, None)
+        return OnItsWay(seeds, slopes, numbers, None, batch.candidates)
     with torch.cuda.device(slopes.device):
-        way = OnItsWay(seeds, slopes, tuple(map(_fetched, numbers)), torch.cuda.Event())  # type: ignore[no-untyped-call]
+        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        way = OnItsWay(seeds, slopes, tuple(map(_fetched, numbers)), arrived, batch.candidates)
         way.arrived.record()
     return way
 

@@ -1,4 +1,4 @@
-"""The lines of a run's metrics.jsonl: what form each has. Nothing but people depends on them, so others are left out."""
+"""The lines of a run's metrics.jsonl: what form each has; lines of another form are left out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TEXTS = {
 
 
 def metrics_in(text: str) -> list[dict[str, Any]]:
-    """Every line in the form that noback writes; one that a killed process left torn, or of another form, is skipped."""
+    """Every line in the form that noback writes; one of another form, or left torn by a kill, is skipped."""
     found = []
     for line in text.splitlines():
         try:

@@ -9,14 +9,15 @@ from typing import Any
 import torch
 
 from noback.answers import Answers
-from noback.evaluating import answers, score_of
-from noback.health import slope_figures, verdict
+from noback.evaluating import answers, score_of, stopping_at
+from noback.health import on_the_way, slope_figures
 from noback.journal import Contents
 from noback.memory import peak_memory
 from noback.objectives import TEXTS, exact_match
 from noback.replaying import go_to
 from noback.run import Run
 from noback.values import Score
+from noback.verdict import verdict
 
 _MISTAKES = 20  # the worst ones that a report shows
 
@@ -50,21 +51,25 @@ class Result:
     max_abs_slope: float
     verdict: str
     evidence: tuple[str, ...]
+    health: tuple[str, ...]  # what was measured on the way; it may differ where a run was interrupted
 
 
 def finished(run: Run, contents: Contents, zero_shot: Score, seconds: float) -> Result:
     """Test the last weights and the best; the run is left with the best."""
     config = run.config
-    answered = answers(run, "test")
-    final, final_weights = _tested(run, config.steps, "final", answered), run.weights.digest()
+    with stopping_at(run, contents, config.steps):
+        answered = answers(run, "test")
+        final, final_weights = _tested(run, config.steps, "final", answered), run.weights.digest()
     best = contents.best()
     best_step = best.step if best else config.steps
-    if best_step != config.steps:
-        go_to(run, best_step, contents)
-        answered = answers(run, "test")
-    tested = _tested(run, best_step, "best", answered)
+    with stopping_at(run, contents, best_step):
+        if best_step != config.steps:
+            go_to(run, best_step, contents)
+            answered = answers(run, "test")
+        tested = _tested(run, best_step, "best", answered)
     run.folder.add_metrics(kind="mistakes", step=best_step, mistakes=_mistakes(run, answered))
-    judged = verdict(contents, run.folder.read_metrics())
+    metrics = run.folder.read_metrics()
+    judged = verdict(contents, metrics)
     result = Result(
         run=str(run.folder.path),
         task=run.task.spec.name,
@@ -88,6 +93,7 @@ def finished(run: Run, contents: Contents, zero_shot: Score, seconds: float) -> 
         **slope_figures([slope for record in contents.steps for slope in record.slopes]),
         verdict=judged.word,
         evidence=judged.evidence,
+        health=on_the_way(contents, metrics),
     )
     tally = run.engine.tally
     if tally.saved:

@@ -10,19 +10,15 @@ from dataclasses import dataclass, field
 import torch
 
 from noback.config import RunConfig
-from noback.errors import NobackError
+from noback.errors import NoNumbers
 from noback.estimators import Estimator
-from noback.folder import RunFolder
+from noback.evaluating import stopping_at
 from noback.health import DOMINATED, ENOUGH_STEPS, agreement_figures, noise_figures, slope_figures, tie_advice
 from noback.journal import Contents, EpsChange, Journal, StepRecord
 from noback.measuring import Measured, Slopes, measure, outputs, take
 from noback.replaying import move_at, step_length
 from noback.run import Run
 from noback.values import UNPERTURBED, Estimate, Move, direction_seeds
-
-
-class Diverged(NobackError):
-    """The loss is no longer a number."""
 
 
 @dataclass(slots=True)
@@ -69,8 +65,9 @@ class Steps:
             self._ahead = step, *taken
         else:
             self.settle()
-            measured = measure(run, step, eps)
-            self._record(step, measured.estimate)
+            with stopping_at(run, self._contents, step):
+                measured = measure(run, step, eps)
+                self._record(step, measured.estimate)
             if sought:
                 self._window.scored += _scored_again(run, step, eps, measured.estimate)
             self._advance(step, eps, probed=probed)
@@ -80,8 +77,9 @@ class Steps:
         """Bring the journal to where the weights are."""
         if self._ahead is not None:
             step, _, taken = self._ahead
-            measured = taken()
-            self._record(step, measured.estimate)
+            with stopping_at(self._run, self._contents, step):
+                measured = taken()
+                self._record(step, measured.estimate)
             self._ahead = None
             self._tell(measured)
 
@@ -105,7 +103,7 @@ class Steps:
         run, record = self._run, self._contents.steps[step]
         move = move_at(run, self._contents.steps, step)
         sampled = run.weights.sample() if is_due(step, run.config) else None
-        before = _unperturbed_loss(run, step) if probed else 0.0
+        before = self._loss_at(step, step) if probed else 0.0
         run.weights.advance([move])
         if sampled is not None:
             run.folder.add_metrics(
@@ -113,15 +111,21 @@ class Steps:
                 changed_share=run.weights.changed_share(sampled),
             )  # fmt: skip
         if probed:
-            after = _unperturbed_loss(run, step)
+            after = self._loss_at(step + 1, step)
             estimator = dataclasses.replace(run.config.estimator, eps=eps)
             figures = probe_figures(estimator, record, move, before, after)
             run.folder.add_metrics(kind="probe", step=step, loss=before, **figures)
             run.watcher.measured(step, figures)
 
+    def _loss_at(self, taken: int, step: int) -> float:
+        """The loss of the batch of `step` with the weights as they stand after `taken` steps."""
+        with stopping_at(self._run, self._contents, taken):
+            (output,), gold = outputs(self._run, step, [UNPERTURBED])
+            return self._run.loss(output, gold)
+
     def _record(self, step: int, estimate: Estimate) -> None:
         record = StepRecord(step, estimate.loss, estimate.slopes, estimate.figures)
-        _check_finite(estimate, step, self._run.folder)
+        _check_finite(estimate)
         self._contents.add(record, self._journal.append(record))
 
     def _tell(self, measured: Measured) -> None:
@@ -161,11 +165,6 @@ def probe_figures(
     return figures
 
 
-def _unperturbed_loss(run: Run, step: int) -> float:
-    (output,), gold = outputs(run, step, [UNPERTURBED])
-    return run.loss(output, gold)
-
-
 def _summed_up(run: Run, step: int, window: _Window) -> _Window:
     """The health of the steps since the last evaluation, and a new window."""
     if not window.slopes:
@@ -199,9 +198,17 @@ def _scored_again(run: Run, step: int, eps: float, estimate: Estimate) -> list[t
     slopes = [estimate.slopes]
     for done, each in enumerate((eps, 2 * eps)):
         run.watcher.progress("scoring the step again", done, 2)
-        slopes.append(measure(run, step, each).estimate.slopes)
+        slopes.append(_slopes_at(run, step, each))
     run.watcher.progress("scoring the step again", 2, 2)
     return list(zip(*slopes, strict=True))
+
+
+def _slopes_at(run: Run, step: int, eps: float) -> tuple[float, ...]:
+    """The slopes of a step at some eps; nan, which has no figures, where that is too far from the weights."""
+    try:
+        return measure(run, step, eps).estimate.slopes
+    except NoNumbers:
+        return (math.nan,) * run.config.estimator.directions
 
 
 def _warned_of_ties(run: Run, contents: Contents) -> bool:
@@ -224,9 +231,9 @@ def is_due(step: int, config: RunConfig) -> bool:
     return step % config.steps_between_evaluations == 0 or step == config.steps
 
 
-def _check_finite(estimate: Estimate, step: int, folder: RunFolder) -> None:
-    if not all(math.isfinite(value) for value in (estimate.loss, *estimate.slopes, *estimate.figures)):
-        raise Diverged(
-            f"the loss is {estimate.loss} at step {step}, so the run stops; the journal up to there is sound "
-            f"(noback replay {folder.path} DIR --at final): train anew with a smaller lr or eps"
-        )
+def _check_finite(estimate: Estimate) -> None:
+    """Refuse an estimate that the journal could not keep as numbers."""
+    for name, values in (("loss", (estimate.loss,)), ("slope", estimate.slopes), ("figure", estimate.figures)):
+        for value in values:
+            if not math.isfinite(value):
+                raise NoNumbers(f"the {name} is {value}")

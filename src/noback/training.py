@@ -17,7 +17,7 @@ from noback.calibration import calibrated_accuracy
 from noback.config import RunConfig
 from noback.embedded import MODELS
 from noback.errors import InputError, NobackError
-from noback.evaluating import answers, score, score_of
+from noback.evaluating import answers, score, score_of, stopping_at
 from noback.files import is_regular
 from noback.folder import RunFolder, next_folder
 from noback.journal import Contents, Journal, Seal, rounded
@@ -30,6 +30,7 @@ from noback.run_data import keep_trained_rows
 from noback.snapshot import prune_snapshots, save_snapshot
 from noback.stepping import Steps, is_due
 from noback.values import Score
+from noback.verdict import evaluations
 from noback.watching import Watcher
 
 _SNAPSHOT_EVERY = 10  # times what one takes to write
@@ -134,22 +135,23 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Resul
     zero_shot = _zero_shot(run)
     began, earlier = time.monotonic(), _seconds_before(folder)
     step = len(contents.steps)
+    _tell_again(run, contents, earlier)
     go_to(run, step, contents)
     if step:
         watcher.note(f"going on after step {step}")
-    told = {line.get("step") for line in folder.read_metrics() if line.get("kind") == "validation"}
+    told = _told(folder)
     steps, snapshots = Steps(run, journal, contents, health_every), _Snapshots(time.monotonic())
     while True:
         recorded = step in {one.step for one in contents.evaluations}
         if is_due(step, config) and not (recorded and step in told):
             steps.settle()
-            found = score(run, "validation")
+            with stopping_at(run, contents, step):
+                found = score(run, "validation")
             if not recorded:
                 evaluation = rounded(found.score, found.loss, step)
                 contents.add(evaluation, journal.append(evaluation))
             told.add(step)  # a process that was killed here left its evaluation in the journal and no line for people
-            seconds = earlier + time.monotonic() - began
-            folder.add_metrics(kind="validation", step=step, seconds=round(seconds, 3), **dataclasses.asdict(found))
+            _tell(folder, step, earlier + time.monotonic() - began, found)
             snapshots.take(run, step, contents)
             watcher.evaluated(step, found)
             steps.sum_up()
@@ -165,6 +167,28 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Resul
         seal = Seal(step)
         contents.add(seal, journal.append(seal))
     return finished(run, contents, zero_shot, earlier + time.monotonic() - began)
+
+
+def _tell(folder: RunFolder, step: int, seconds: float, found: Score) -> None:
+    """Write the line of an evaluation, for people and for the verdict."""
+    folder.add_metrics(kind="validation", step=step, seconds=round(seconds, 3), **dataclasses.asdict(found))
+
+
+def _told(folder: RunFolder) -> set[int]:
+    """The steps whose evaluations have a line."""
+    return {int(line["step"]) for line in evaluations(folder.read_metrics())}
+
+
+def _tell_again(run: Run, contents: Contents, seconds: float) -> None:
+    """Evaluate anew the first and the best step so far where their lines are lost: the verdict is made of them."""
+    best = contents.best()
+    wanted = {0, best.step} if best else set[int]()
+    for step in sorted(wanted - _told(run.folder)):
+        if step < len(contents.steps):
+            run.watcher.note(f"the line of the evaluation at step {step} is lost from metrics.jsonl: evaluating anew")
+            go_to(run, step, contents)
+            with stopping_at(run, contents, step):
+                _tell(run.folder, step, seconds, score(run, "validation"))
 
 
 def _begin(run: Run, contents: Contents) -> None:

@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError
 
 from noback.adapters import is_quantised
+from noback.answers import scored
 from noback.config import config_of
 from noback.errors import InputError, NobackError
 from noback.evaluating import answers, score_of, write
@@ -24,7 +25,7 @@ from noback.replaying import begin_with, go_to
 from noback.run import Run, recorded_config
 from noback.run_data import trained_on, use_own_data
 from noback.tasks import read_split, spec_of, with_columns
-from noback.values import UNPERTURBED, Score
+from noback.values import Score
 from noback.watching import Watcher
 
 _SPLITS = ("train", "validation", "test")
@@ -135,7 +136,7 @@ def predict(run: Run, texts: Sequence[str | tuple[str, ...]]) -> list[dict[str, 
     if run.task.spec.answer == "text":
         raise InputError(f"task {run.task.spec.name!r} has answers that are written; use generate")
     batch = run.task.prompts(texts)
-    chances = torch.softmax(run.engine.score(batch, [UNPERTURBED])[0].double(), dim=1)
+    chances = torch.softmax(scored(run.engine, batch)[0].double(), dim=1)
     needed = len(run.task.spec.sentences)
     names = [run.task.spec.labels or text[needed:] for text in texts]
     return [dict(zip(each, row.tolist(), strict=False)) for each, row in zip(names, chances, strict=True)]
@@ -148,15 +149,30 @@ def generate(run: Run, texts: Sequence[str | tuple[str, ...]]) -> list[str]:
     return write(run, run.task.asked(texts))[0]
 
 
+def _check_weights(run: Run, step: int | None) -> None:
+    """Refuse to write weights that are no numbers."""
+    name = run.weights.first_unsound()
+    if name is not None:
+        of = "" if step is None else f" of step {step}"
+        raise NobackError(
+            f"tensor {name!r}{of} holds values that are no numbers (nan or infinite), so nothing was written: "
+            "the run has diverged there; write the weights of an earlier step (--at best)"
+        )
+
+
 def check_target(target: Path) -> None:
     """Refuse to write into a folder that holds something."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(f"{str(target)!r} exists and is not empty; choose another folder")
 
 
-def export(run: Run, target: str | os.PathLike[str], *, merge: bool = False) -> None:
-    """Write what was tuned and the tokenizer: a Hugging Face model, an adapter, or a model with the adapter merged."""
+def export(run: Run, target: str | os.PathLike[str], *, merge: bool = False, step: int | None = None) -> None:
+    """Write what was tuned and the tokenizer: a Hugging Face model, an adapter, or a model with the adapter merged.
+
+    `step` is for people: that of the weights, where a sentence must name it.
+    """
     check_target(Path(target))
+    _check_weights(run, step)
     adapter: Any = run.config.adapter
     if merge and not adapter.merges:
         raise InputError(f"--merge is for LoRA; a run with adapter {adapter.kind!r} is exported as it is")

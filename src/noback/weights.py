@@ -153,6 +153,10 @@ class Weights:
         lengths = [torch.linalg.vector_norm(part, dtype=torch.float32) for part in self.tensors.values()]
         return math.sqrt(float((torch.stack(lengths).double() ** 2).sum()))
 
+    def first_unsound(self) -> str | None:
+        """The first tensor that holds a value that is no finite number; None: all hold numbers only."""
+        return next((name for name, part in self.tensors.items() if not bool(part.isfinite().all())), None)
+
     def sample(self) -> dict[str, Tensor]:
         """A copy of the first few weights of each tensor."""
         return {name: tensor.view(-1)[:_SAMPLED].clone() for name, tensor in self.tensors.items()}

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -177,7 +178,24 @@ def test_the_figures_cannot_end_their_element():
     assert json.loads(inside) == {"one": {"name": "</script><!--<script>"}}
 
 
-def test_the_noise_of_a_slope_is_in_a_table_and_in_the_verdict_of_bfloat16(folders, page_text, make_report):
+@pytest.mark.parametrize("steps", [0, 5, 30])
+def test_a_run_that_stopped_for_numbers_that_are_none_has_a_page_that_says_so(steps, folders, page_text, make_report):
+    lines = [*metrics_of(LABELS, steps), {"kind": "diverged", "step": steps, "found": "the loss is nan"}]
+    run = folders.run(steps=steps, metrics=[{**line, "objective": math.nan} for line in lines])  # as 0.1.0 wrote them
+    text = page_text(run)
+    assert 'data-verdict="diverging"' in text
+    assert f"the run stopped at step {steps}: the loss is nan" in text
+    assert "try a smaller lr" in text
+    assert "noback resume" not in text
+    assert "**diverging**" in make_report(run, "--markdown")[0]
+
+
+def test_what_was_measured_on_the_way_stands_after_the_evidence(folders, page_text):
+    text = page_text(folders.run())
+    assert text.index("standard errors") < text.index("Measured on the way") < text.index("slopes of two halves")
+
+
+def test_the_noise_of_a_slope_is_in_a_table_and_by_the_verdict_of_bfloat16(folders, page_text, make_report):
     run = folders.run(config={**CONFIG, "dtype": "bfloat16"})
     text = page_text(run)
     assert 'data-figure="noise-10-two_eps" data-value="0.125"' in text

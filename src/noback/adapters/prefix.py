@@ -6,7 +6,6 @@ so masked and causal models of any architecture that uses it are served alike.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from noback.adapters.base import Adapter
 from noback.adapters.prefix_peft import Layers, save_for_peft
 from noback.errors import InputError
+from noback.json_text import json_text
 from noback.options import option, whole
 
 _NAME = "noback_prefix"  # of the attention function
@@ -56,7 +56,7 @@ class Prefix(Adapter):
         tensors = {name: tensor.detach() for name, tensor in _prefixes(model).items()}
         save_file(tensors, str(Path(folder) / "prefix.safetensors"))
         facts = {"format": "noback prefix 1", "tokens": self.tokens, "base": model.config.name_or_path}
-        (Path(folder) / "prefix.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+        (Path(folder) / "prefix.json").write_text(json_text(facts, indent=1), encoding="utf-8")
         modules = [module for module in model.modules() if hasattr(module, _KEYS)]
         layers = [(getattr(module, _KEYS).detach(), getattr(module, _VALUES).detach()) for module in modules]
         save_for_peft(model, layers, Path(folder), partial(_answers, model))

@@ -9,7 +9,6 @@ is as before. Learned positions are part of the tokens; there the shift changes 
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+
+from noback.json_text import json_text
 
 Layers = Sequence[tuple[Tensor, Tensor]]  # keys and values of each layer, each [heads, tokens, width]
 _GROWING = ("dynamic", "longrope")  # rotations that depend on the length of the text
@@ -85,4 +86,4 @@ def _write(model: Any, layers: Layers, folder: Path) -> None:
         "token_dim": heads * width, "num_transformer_submodules": 1, "encoder_hidden_size": heads * width,
         "prefix_projection": False,
     }  # fmt: skip
-    (folder / "adapter_config.json").write_text(json.dumps(facts, indent=2, sort_keys=True), encoding="utf-8")
+    (folder / "adapter_config.json").write_text(json_text(facts, indent=2, sort_keys=True), encoding="utf-8")

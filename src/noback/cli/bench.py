@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from noback.cli.commands import add_json, aligned, listed, say, stopping, watching, whole_number
 from noback.errors import InputError
+from noback.json_text import json_text
 from noback.options import build
 
 HELP = "measure what a training step costs on this machine, beside plain forwards, the reference MeZO and Adam"
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> None:
     with watching(arguments) as watcher, stopping() as stop:
         table = bench(case, watcher=watcher, stop=stop)
     if out is not None:
-        out.write_text(json.dumps(table, indent=2) + "\n")
+        out.write_text(json_text(table, indent=2) + "\n")
     say(arguments, table, text(table))
     if table["stopped"]:
         raise KeyboardInterrupt

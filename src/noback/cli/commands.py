@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import types
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from noback.errors import InputError
+from noback.json_text import json_text
 
 if TYPE_CHECKING:
     from noback.watching import Watcher
@@ -108,7 +108,7 @@ def aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def say(arguments: argparse.Namespace, values: dict[str, Any], text: str) -> None:
     """Print the result: JSON for scripts, text for people."""
-    print(json.dumps(values) if arguments.json else text, flush=True)
+    print(json_text(values) if arguments.json else text, flush=True)
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def write(arguments: argparse.Namespace, *, snapshots: bool) -> None:
         snapshots=snapshots,
         watcher=Display(),
     )
-    export(tuned, target, merge=getattr(arguments, "merge", False))
+    export(tuned, target, merge=getattr(arguments, "merge", False), step=step)
     digest = tuned.weights.digest()
     values = {"run": arguments.run, "folder": str(target), "step": step, "weights": digest}
     say(arguments, values, f"weights of step {step} ({digest[:12]}) in {target}")

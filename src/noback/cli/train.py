@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from noback.cli.commands import add_json, add_watching, say, stopping, watching, whole_number
@@ -52,16 +53,20 @@ def run(arguments: argparse.Namespace) -> None:
 
 def summary(result: Result) -> str:
     """A finished run in a few lines."""
-    evidence = "".join(f"    - {line}\n" for line in result.evidence)
     said, last = _tested(result)
+    measured = f"  measured on the way:\n{_listed(result.health)}" if result.health else ""
     return (
         f"{said}"
-        f"  verdict: {result.verdict}\n{evidence}"
+        f"  verdict: {result.verdict}\n{_listed(result.evidence)}{measured}"
         f"  best validation at step {result.best_step} of {result.steps}; the last step's weights: {last}\n"
         f"  {result.forwards:,} forwards in {result.seconds:.0f} s; the journal has {result.journal_bytes:,} bytes\n"
         f"  run folder {result.run}\n"
         f'  try: noback predict {result.run} "TEXT"'
     )
+
+
+def _listed(lines: Iterable[str]) -> str:
+    return "".join(f"    - {line}\n" for line in lines)
 
 
 def _tested(result: Result) -> tuple[str, str]:

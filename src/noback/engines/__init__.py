@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from noback.engines.local import Local
     from noback.engines.options import AnyEngine, LocalEngine
     from noback.engines.perturbed import Perturbed, TensorNames, materialised
-    from noback.engines.readout import by_example, readout_for, readout_of
+    from noback.engines.readout import by_example, check_numbers, readout_for, readout_of
     from noback.engines.reference import Reference
     from noback.engines.reuse.planning import Tally
 
@@ -32,7 +32,7 @@ _FILES = {
     **dict.fromkeys(("open_classifier", "open_model"), "loading"),
     **dict.fromkeys(("AnyEngine", "LocalEngine"), "options"),
     **dict.fromkeys(("Perturbed", "TensorNames", "materialised"), "perturbed"),
-    **dict.fromkeys(("by_example", "readout_for", "readout_of"), "readout"),
+    **dict.fromkeys(("by_example", "check_numbers", "readout_for", "readout_of"), "readout"),
     "Local": "local",
     "Reference": "reference",
     "Tally": "reuse.planning",
@@ -40,8 +40,8 @@ _FILES = {
 
 __all__ = [
     "AnyEngine", "Engine", "Local", "LocalEngine", "Opened", "Perturbed", "Reference", "Tally", "TensorNames",
-    "Writing", "by_example", "chosen_device", "generate", "is_causal", "keep_freed_memory", "materialised",
-    "model_limit", "open_classifier", "open_model", "readout_for", "readout_of",
+    "Writing", "by_example", "check_numbers", "chosen_device", "generate", "is_causal", "keep_freed_memory",
+    "materialised", "model_limit", "open_classifier", "open_model", "readout_for", "readout_of",
 ]  # fmt: skip
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from noback.errors import NoNumbers
+
 
 @dataclass(frozen=True, slots=True)
 class Writing:
@@ -36,10 +38,17 @@ class Writing:
             texts = self._decoded(tokens[:, ids.shape[1] :])
             return torch.tensor([any(part in text for part in self.stop) for text in texts], device=tokens.device)
 
+        highest: list[Tensor] = []  # score at each token: a nan is the highest, and -inf is where none has a score
+
+        def seen(_tokens: Tensor, scores: Tensor) -> Tensor:
+            highest.append(scores.amax(dim=-1))
+            return scores
+
         found = model.generate(
             input_ids=ids.to(model.device), attention_mask=attention.to(model.device), generation_config=settings,
-            stopping_criteria=[stopped] if self.stop else [],
+            stopping_criteria=[stopped] if self.stop else [], logits_processor=[seen],
         )  # fmt: skip
+        _check_written(torch.stack(highest))
         return [_ended(row, endings, padding) for row in found[:, ids.shape[1] :].tolist()]
 
     def texts(self, tokens: Sequence[Sequence[int]]) -> list[str]:
@@ -68,6 +77,15 @@ def generate(
     """What a causal model writes after each prompt, at most `limit` tokens, cut before the first stop string."""
     writing = Writing(tokenizer, limit, tuple(stop))
     return writing.texts(writing.tokens(model, prompts))
+
+
+def _check_written(highest: Tensor) -> None:
+    """Refuse texts whose tokens were chosen by scores that are no numbers: [tokens, prompts], the highest of each."""
+    wrong = int((~highest.isfinite()).any(dim=0).sum())
+    if wrong:
+        raise NoNumbers(
+            f"{wrong} of {highest.shape[1]} prompts give their next tokens scores that are no numbers (nan or infinite)"
+        )
 
 
 def _cut(text: str, stop: Sequence[str]) -> str:

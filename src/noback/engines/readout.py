@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from noback.engines.modules.kinds import is_plain, replaced_forward
-from noback.errors import InputError
+from noback.errors import InputError, NoNumbers
 from noback.tasks import Candidates
 
 
@@ -32,6 +33,24 @@ def by_example(scores: Tensor, candidates: Candidates | None) -> Tensor:
     parts = torch.split(scores[:, 0], list(candidates.counts))
     pad, lowest = nn.functional.pad, float("-inf")
     return torch.stack([pad(part, (0, candidates.width - len(part)), value=lowest) for part in parts])
+
+
+def check_numbers(logits: Tensor, candidates: Candidates | None) -> None:
+    """Refuse label logits [examples, labels] or [points, examples, labels], on the CPU, that are no finite numbers.
+
+    -inf is one only where `by_example` puts it: beyond the candidates of an example that has fewer. NumPy decides: it
+    wakes no threads for so little.
+    """
+    scores = logits.numpy()
+    wrong = ~np.isfinite(scores)
+    if candidates is not None and wrong.any():
+        beyond = np.arange(scores.shape[-1]) >= np.array(candidates.counts)[:, None]
+        wrong &= ~(beyond & np.isneginf(scores))
+    if wrong.any():
+        examples = wrong.any(axis=-1).reshape(-1, scores.shape[-2]).any(axis=0)
+        raise NoNumbers(
+            f"{examples.sum()} of {len(examples)} examples have label logits that are no numbers (nan or infinite)"
+        )
 
 
 class HeadLogits:

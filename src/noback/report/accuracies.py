@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
+from noback.json_text import number_in
 from noback.report.blocks import Cell, Chart, Stat, Table
 from noback.report.drawing import colour, drawn, group, literal, name_axis, name_height, percent_axis
-from noback.report.formats import NOTHING, figure_in, number_in, percent
+from noback.report.formats import NOTHING, figure_in, percent
 from noback.report.numbers import Interval, wilson
 from noback.report.reading import ReadRun
 

@@ -58,7 +58,7 @@ def confusion_table(table: Confusion, labels: list[str]) -> Table:
 
 def majorities(run: ReadRun) -> list[Majority]:
     """The most frequent answer wherever a confusion matrix is known."""
-    evaluations = run.lines("validation")
+    evaluations = run.evaluations()
     places = [
         (_BEFORE, run.last("zero_shot")), ("test, best", run.last("test", at="best")),
         ("test, last", run.last("test", at="final")), ("validation, newest", evaluations[-1] if evaluations else {}),

@@ -71,12 +71,13 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict and why one may say so."""
+    """A verdict and why one may say so, and what else was measured on the way."""
 
     kind: ClassVar[str] = "judgement"
 
     word: str
     evidence: tuple[str, ...]
+    measured: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from typing import Any
 import plotly.graph_objects as go
 
 from noback.health import SLOPE_UNIT
+from noback.json_text import number_in
 from noback.report.blocks import Chart
 from noback.report.drawing import axis, colour, dash, drawn, group, legend_above, literal, log_axis, percent_axis
-from noback.report.formats import number_in, percent
+from noback.report.formats import percent
 from noback.report.numbers import POINTS, averaging_window, binned, binned_sizes, kept_places, moving_average
 from noback.report.reading import ReadRun
 

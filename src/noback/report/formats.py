@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from noback.json_text import number_in
 from noback.report.blocks import Cell
 
 NOTHING = "-"
-
-
-def number_in(table: Mapping[str, Any], key: str) -> float | None:
-    """The number under a key; None where there is none, as in lines of older versions."""
-    value = table.get(key)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return value if math.isfinite(value) else None
 
 
 def percent(share: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from noback.report.blocks import Block, Cell, Command, Judgement, Note, Page, Section, Table
 
@@ -28,12 +29,17 @@ def _section(section: Section) -> list[str]:
 
 def _block(block: Block) -> str:
     if isinstance(block, Judgement):
-        return "\n".join([f"**{escaped(block.word)}**", "", *(f"- {escaped(line)}" for line in block.evidence)])
+        measured = ["", "Measured on the way:", "", *_listed(block.measured)] if block.measured else []
+        return "\n".join([f"**{escaped(block.word)}**", "", *_listed(block.evidence), *measured])
     if isinstance(block, Table):
         return _table(block)
     if isinstance(block, Note):
         return escaped(block.text)
     return _fenced(block.text) if isinstance(block, Command) else ""
+
+
+def _listed(lines: Iterable[str]) -> list[str]:
+    return [f"- {escaped(line)}" for line in lines]
 
 
 def _table(table: Table) -> str:

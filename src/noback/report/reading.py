@@ -11,21 +11,12 @@ from typing import Any
 from noback.errors import InputError
 from noback.files import is_regular
 from noback.folder import RunFolder
-from noback.health import Verdict, verdict
+from noback.health import on_the_way
 from noback.journal import Contents, StepRecord, read_journal
-from noback.report.formats import number_in
+from noback.json_text import number_in
+from noback.verdict import Verdict, stopped_at, verdict
 
 FINISHED, GOING, STOPPED, EMPTY = "finished", "still going", "stopped", "empty"
-
-# What the verdict needs of a line; lines that an older version wrote without it are not shown to it.
-_NEEDED = {
-    "validation": ("step", "accuracy", "score", "objective", "examples"),
-    "health": ("slopes",),
-    "update": ("length", "weight_norm", "changed_share"),
-    "slope_noise": ("repeat", "two_eps"),
-}
-_ABOVE_ZERO = ("examples", "weight_norm")
-_OR_NONE = ("accuracy",)  # a reward has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +83,11 @@ class ReadRun:
             return EMPTY
         return FINISHED if self.last("result") else STOPPED
 
+    @property
+    def has_diverged(self) -> bool:
+        """Whether the run stopped for numbers that are none."""
+        return self.contents is not None and bool(stopped_at(self.contents, self.metrics))
+
     def evaluations(self) -> list[dict[str, Any]]:
         """The evaluations by step: the journal's, with what the metrics know besides."""
         found: dict[int, dict[str, Any]] = {}
@@ -107,9 +103,13 @@ class ReadRun:
 
     def judged(self) -> Verdict:
         """The verdict on what the folder holds now."""
-        if self.contents is None or not self.steps:
+        if self.contents is None or not (self.steps or self.has_diverged):
             return Verdict("nothing to judge", ("no step has been taken yet",))
-        return verdict(self.contents, [line for line in self.metrics if _is_whole(line)])
+        return verdict(self.contents, self.metrics)
+
+    def measured(self) -> tuple[str, ...]:
+        """What was measured on the way."""
+        return on_the_way(self.contents, self.metrics) if self.contents and self.steps else ()
 
 
 def read_run(path: Path, name: str) -> ReadRun:
@@ -141,11 +141,3 @@ def _config(path: Path) -> dict[str, Any]:
         raise InputError(f"configuration {str(path)!r} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"configuration {str(path)!r} is not TOML: {error}") from None
-
-
-def _is_whole(line: dict[str, Any]) -> bool:
-    needed = _NEEDED.get(str(line.get("kind")), ())
-    values = {
-        key: number_in(line, key) for key in needed if not (key in _OR_NONE and key in line and line[key] is None)
-    }
-    return all(value is not None and (value > 0 or key not in _ABOVE_ZERO) for key, value in values.items())

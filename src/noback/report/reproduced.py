@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from noback.json_text import number_in
 from noback.report.folder_table import FolderTable
-from noback.report.formats import number_in
 
 NOT_YET = "not run yet"  # also what the file says of a seed of which no cell has ended
 

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from noback.json_text import number_in
 from noback.report.blocks import Block, Cell, Charts, Note, Page, Section, Table
 from noback.report.folder_table import FolderTable
-from noback.report.formats import NOTHING, duration, figure, memory, number_in, plain
+from noback.report.formats import NOTHING, duration, figure, memory, plain
 from noback.report.reproduced import NOT_YET, Entry, MeanAccuracy, Reproduced, listed, mapping, reproduced
 from noback.report.reproduction_charts import task_charts
 from noback.report.setup import option_text

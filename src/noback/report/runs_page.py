@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from noback.health import slope_figures
+from noback.json_text import number_in
 from noback.report.accuracies import (
     BEFORE,
     BEST,
@@ -25,7 +26,7 @@ from noback.report.answers import (
 )
 from noback.report.blocks import Block, Cell, Charts, Judgement, Note, Page, Section, Stats, Table
 from noback.report.curves import curves
-from noback.report.formats import duration, figure, figure_in, number_in, percent, plain
+from noback.report.formats import duration, figure, figure_in, percent, plain
 from noback.report.health_tables import health_tables
 from noback.report.reading import EMPTY, ReadRun
 from noback.report.rewards import reward_section, rewarded
@@ -104,8 +105,12 @@ def _verdict(run: ReadRun) -> Section:
     if run.contents and run.contents.torn_bytes:
         torn = f"The last {run.contents.torn_bytes} bytes of the journal are a torn record"
         blocks.append(Note(f"{torn}: they are left out here, and `noback resume` drops them.", warns=True))
+    return Section("Verdict", (*blocks, _judgement(run)), in_summary=True)
+
+
+def _judgement(run: ReadRun) -> Judgement:
     judged = run.judged()
-    return Section("Verdict", (*blocks, Judgement(judged.word, judged.evidence)), in_summary=True)
+    return Judgement(judged.word, judged.evidence, run.measured())
 
 
 def _accuracy(run: ReadRun) -> Section:
@@ -149,12 +154,11 @@ def _short(run: ReadRun, flags: Flags) -> Section:
     """A run among others: its verdict, its warnings and its command."""
     setup = setup_section(run, flags)
     said = [block for block in _verdict(run).blocks if not isinstance(block, Judgement)]
-    judged = run.judged()
     found = accuracies(run)
     metric = str(run.header.get("task", {}).get("metric", ""))
     table = (table_of(found, metric),) if found else ()
     blocks = (
-        Note(state_sentence(run)), *said, Judgement(judged.word, judged.evidence), *majority_warnings(majorities(run)),
+        Note(state_sentence(run)), *said, _judgement(run), *majority_warnings(majorities(run)),
         *table, *(block for block in setup.blocks if not isinstance(block, Table)),
     )  # fmt: skip
     return Section(run.name, blocks)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from noback.json_text import number_in
 from noback.report.blocks import Block, Cell, Command, Section, Table
 from noback.report.command import command_to_repeat
-from noback.report.formats import NOTHING, duration, figure, figure_in, memory, moment, number_in, plain, short
+from noback.report.formats import NOTHING, duration, figure, figure_in, memory, moment, plain, short
 from noback.report.reading import EMPTY, FINISHED, GOING, ReadRun
 
 _OPTIONS = (
@@ -38,6 +39,8 @@ def state_sentence(run: ReadRun) -> str:
     planned = number_in(run.config, "steps")
     of = f" of {planned:,}" if planned is not None else ""
     done = f"{len(run.steps):,}"
+    if run.has_diverged and not run.going:
+        return f"stopped at step {done}{of}: its answers or losses are no numbers from there on; train anew"
     if run.state == EMPTY:
         return "empty: no step was taken"
     if run.state == GOING:

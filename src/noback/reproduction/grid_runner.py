@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from noback.baselines import baseline
-from noback.errors import InputError, InUseError, NobackError
+from noback.errors import Diverged, InputError, InUseError, NobackError, NoNumbers
 from noback.files import is_regular, read_json, write_whole
 from noback.folder import RunFolder
 from noback.journal import read_journal
+from noback.json_text import json_text
 from noback.reproduction.grid import Cell, Grid
 from noback.reproduction.table import markdown, summarised
 from noback.run import Run, drawn_data, versions
-from noback.stepping import Diverged
 from noback.training import Interrupted, resume, train
 from noback.values import UNPERTURBED
 from noback.watching import Watcher
@@ -75,7 +75,7 @@ def reproduce(
         watcher.note(f"{cell.name} ({number} of {len(cells)})")
         found = _finished(cell, folder, watcher, stop)
         if "gap" not in found or found.get("diverged"):  # another gap may be filled by the time the command runs again
-            write_whole(ended, json.dumps(found, indent=1))
+            write_whole(ended, json_text(found, indent=1))
         table["cells"][cell.name] = found
         _write(table, grid, folder)
     _write(table, grid, folder)
@@ -86,7 +86,7 @@ def reproduce(
 def _write(table: dict[str, Any], grid: Grid, folder: Path) -> None:
     table["seconds"] = round(sum(one.get("seconds", 0.0) for one in table["cells"].values()), 1)
     table["rows"] = summarised(grid, table["cells"])
-    write_whole(folder / FILE, json.dumps(table, indent=1))
+    write_whole(folder / FILE, json_text(table, indent=1))
     write_whole(folder / "table.md", markdown(table["rows"], grid))
 
 
@@ -99,7 +99,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _begun(grid: Grid, folder: Path) -> dict[str, Any]:
     """The reproduction's own file; a folder that holds another grid is refused."""
-    plan = json.loads(json.dumps(dataclasses.asdict(grid)))
+    plan = json.loads(json_text(dataclasses.asdict(grid)))
     found = folder / FILE
     if is_regular(found):
         before = _read(found)
@@ -113,7 +113,7 @@ def _begun(grid: Grid, folder: Path) -> dict[str, Any]:
         raise InputError(f"folder {str(folder)!r} cannot be made: {error.strerror}") from None
     table = {"kind": "reproduction", "grid": plan, "versions": versions(), "cells": {}, "rows": []}
     if not is_regular(found):
-        write_whole(found, json.dumps(table, indent=1))
+        write_whole(found, json_text(table, indent=1))
     return table
 
 
@@ -128,7 +128,7 @@ def _finished(cell: Cell, folder: Path, watcher: Watcher, stop: Callable[[], boo
         raise Interrupted(f"stopped; nothing is lost: the same command with --out {folder} goes on") from None
     except InUseError:
         raise
-    except (InputError, Diverged) as error:
+    except (InputError, NoNumbers, Diverged) as error:
         watcher.note(f"{cell.name}: {error}")
         return {"gap": str(error), **({"diverged": True} if isinstance(error, Diverged) else {})}
 
