@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from noback.adapters import model_limit
 from noback.engines.attention import Attention, Own
 from noback.engines.cuda.attention import short_rows
 from noback.engines.cuda.graphs import Graphs
-from noback.engines.loading import model_limit
 from noback.engines.reuse.inputs import Inputs, plain_inputs
 from noback.engines.runner import Forward, Runner
 from noback.engines.trust import Trust
