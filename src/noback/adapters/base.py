@@ -10,7 +10,7 @@ from torch import Tensor
 
 from noback.errors import InputError
 
-LONGEST = 2**16  # tokens, of a model that does not say how many it takes
+_LONGEST = 2**16  # tokens, of a model that does not say how many it takes
 
 
 class Adapter(Protocol):
@@ -64,11 +64,11 @@ def stored_beside(model: Any) -> dict[str, Tensor]:
     return {name: _bytes(tensor) for name, tensor in (buffers | whole).items()}
 
 
-def model_limit(model: Any) -> int | None:
-    """How many tokens the model takes, where its configuration says so."""
+def model_limit(model: Any) -> int:
+    """How many tokens the model takes, by its configuration."""
     positions = getattr(model.config, "max_position_embeddings", None)
     if positions is None:
-        return None
+        return _LONGEST
     # RoBERTa and its kin count positions from the padding index on; their position table says so.
     tables = [part for name, part in model.named_modules() if name.endswith("position_embeddings")]
     padding = next((part.padding_idx for part in tables if getattr(part, "padding_idx", None) is not None), -1)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from noback.errors import InputError
 from noback.tasks.data import Example
-from noback.tasks.encoding import LONGEST, Batch, Candidates, filled, padded
+from noback.tasks.encoding import Batch, Candidates, filled, padded
 from noback.tasks.spec import TaskSpec
 
 
@@ -45,13 +45,12 @@ class CausalEncoder:
 
     def __init__(self, spec: TaskSpec, tokenizer: Any, model_limit: int | None = None) -> None:
         self._spec, self._tokenizer = spec, tokenizer
-        most = model_limit or LONGEST
-        if spec.max_new_tokens >= most:
+        if model_limit is not None and spec.max_new_tokens >= model_limit:
             raise InputError(
-                f"max_new_tokens of task {spec.name!r} is {str(spec.max_new_tokens)[:20]}; the model takes {most} tokens, "
+                f"max_new_tokens of task {spec.name!r} is {spec.max_new_tokens}; the model takes {model_limit} tokens, "
                 "the prompt's among them: use fewer"
             )
-        self._limit = min(spec.max_length, most)
+        self._limit = min(spec.max_length, model_limit or spec.max_length)
         self._shown = _Shown(spec, tokenizer)
         self._words = self.continuations(list(spec.words.values()))
         for word, tokens in zip(spec.words.values(), self._words, strict=True):

@@ -15,8 +15,6 @@ from noback.tasks.data import Example
 from noback.tasks.spec import TaskSpec
 from noback.tasks.template import Literal, Sentence, plain_template
 
-LONGEST = 2**16  # tokens of a prompt, for a model that does not say how many it takes
-
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
@@ -101,7 +99,7 @@ class Encoder:
     ) -> None:
         """`for_head`: the sentences alone, as a classifier sees them, in place of the task's template."""
         self._spec, self._tokenizer = spec, tokenizer
-        self._limit = min(spec.max_length, model_limit or LONGEST)
+        self._limit = min(spec.max_length, model_limit or spec.max_length)
         for kind in ("pad", "cls", "sep") if for_head else ("mask", "pad", "cls", "sep"):
             if getattr(tokenizer, f"{kind}_token_id") is None:
                 raise InputError(f"the model's tokenizer has no {kind} token; a masked-LM task needs one")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -32,7 +31,7 @@ def gpu_runner(model: Any, weights: Weights, *, tf32: bool, meanwhile: Callable[
     Captured forwards want few shapes, and prefix trees come in many: a GPU shares nothing yet.
     """
     graphs = Graphs(weights.device)
-    limit, padding = model_limit(model) or sys.maxsize, getattr(model.config, "pad_token_id", None) or 0
+    limit, padding = model_limit(model), getattr(model.config, "pad_token_id", None) or 0
 
     def run(kind: Hashable, points: Sequence[Move], inputs: Inputs, forward: Forward) -> Tensor:
         sweeps = weights.place(points)
