@@ -202,8 +202,12 @@ def _special_tokens(tokenizer: Any) -> list[Any]:
     return [ids, added, sorted(tokenizer.model_input_names)]
 
 
-def _tokens(tokenizer: Any, text: str) -> list[list[int]]:
-    return [tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"] for special in (False, True)]
+def _tokens(tokenizer: Any, text: str) -> list[list[int]] | None:
+    """The ids of a text without and with special tokens; None where the tokenizer knows no token for it."""
+    try:
+        return [tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"] for special in (False, True)]
+    except Exception:  # noqa: BLE001 (some have no unknown token, and their libraries raise their own kinds)
+        return None
 
 
 def _rules(model: Mapping[str, Any]) -> list[Any]:

@@ -152,7 +152,7 @@ def _opened(
     try:
         if kind is not None:
             _check_kind(name, transformers.AutoConfig.from_pretrained(path, trust_remote_code=False, **options), kind)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)
+        tokenizer = _open_tokenizer(name, path, options)
         with quiet():  # the library would list what does not fit, and warn of a fresh head, which is the point
             model, report = architecture.from_pretrained(
                 path,
@@ -172,6 +172,22 @@ def _opened(
     if model.device != device:
         model.to(device)
     return Opened(model.eval(), tokenizer, tuple(sorted(report["missing_keys"])), config)
+
+
+def _open_tokenizer(name: str, path: str, options: dict[str, Any]) -> Any:
+    """The tokenizer, once it has cut a text; its library's panics are no `Exception`s."""
+    import transformers
+
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)
+        tokenizer("a")
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001
+        raise InputError(f"the tokenizer of model {name!r} cannot be opened: {_reason(error)}") from None
+    if not isinstance(tokenizer, transformers.PreTrainedTokenizerBase):
+        raise InputError(f"the tokenizer of model {name!r} is a {type(tokenizer).__name__}; expected one of one text")
+    return tokenizer
 
 
 def _located(name: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
@@ -213,7 +229,7 @@ def _hub_options(name: str) -> dict[str, Any]:
     return {}
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     """Why the library refuses a model, in a line."""
     text = str(error).strip() or type(error).__name__
     if "ignore_mismatched_sizes" in text:
