@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -144,10 +144,11 @@ class Lora(Adapter):
         for item in fields(config):
             if item.name not in _PLAIN and getattr(config, item.name) != _usual(item):
                 raise InputError(f"adapter folder {str(folder)!r} uses {item.name}; expected plain LoRA: A and B only")
-        _check_ranks(config, model, folder)
+        linears = _stored_linears(folder)
+        _check_ranks(config, [module for name, module in model.named_modules() if name in linears], folder)
         config.inference_mode, config.init_lora_weights = False, True  # the base stays as it is: A and B are loaded
         # By name: a file's patterns are anyone's, and one that backtracks would not come to an end.
-        config.target_modules = _stored_linears(folder)
+        config.target_modules = linears
         config.exclude_modules = config.layers_to_transform = config.layers_pattern = None
         return config
 
@@ -169,14 +170,17 @@ def _usual(item: Field[Any]) -> Any:
     return item.default if item.default_factory is MISSING else item.default_factory()
 
 
-def _check_ranks(config: Any, model: Any, folder: Path) -> None:
+def _check_ranks(config: Any, beside: Sequence[nn.Module], folder: Path) -> None:
     """Refuse ranks and patterns of them that cost more than any LoRA: A and B are made before they are loaded."""
-    widest = max((max(_sides(module)) for module in model.modules() if _is_linear(module)), default=0)
-    for rank in (config.r, *config.rank_pattern.values()):
+    widest = max((max(_sides(module)) for module in beside if _is_linear(module)), default=0)
+    for pattern in (config.rank_pattern, config.alpha_pattern):
+        if not isinstance(pattern, dict):
+            raise InputError(f"adapter folder {str(folder)!r} has a pattern of ranks or alphas that is no table")
+    for rank in (config.r, *config.rank_pattern.values()) if widest else ():  # none: of another model, as PEFT will say
         if not isinstance(rank, int) or not 0 < rank <= widest:
             raise InputError(
                 f"adapter folder {str(folder)!r} has rank {str(rank)[:20]}; "
-                f"expected a whole number up to {widest}, the widest linear"
+                f"expected a whole number up to {widest}, as its widest linear has"
             )
     for name in (*config.rank_pattern, *config.alpha_pattern):
         if set(name) & set("*+?{"):
