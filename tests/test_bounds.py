@@ -129,6 +129,15 @@ def test_a_prompt_is_no_longer_than_the_model_takes(reviews_spec, tokenizer):
     assert task.prompts(["warm " * 1000]).inputs["input_ids"].shape == (1, 64)
 
 
+@pytest.mark.parametrize("text", ["steps = " + "9" * 5000, "a = " + "[" * 5000], ids=["digits", "deep"])
+@pytest.mark.parametrize("flag", ["--config", "--task"])
+def test_numbers_and_tables_without_end_are_refused_in_a_sentence(text, flag, tmp_path, noback):
+    (tmp_path / "own.toml").write_text(text)
+    code, _, err = noback("train", flag, tmp_path / "own.toml", "--out", tmp_path / "run")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "own.toml' is not TOML" in err
+
+
 # The start that a journal holds
 
 
