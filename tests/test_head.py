@@ -39,7 +39,7 @@ def saved(tmp_path, tokenizer):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_probes_of_a_classifier_equal_whole_perturbed_copies(kind, saved, reviews_spec, tokenizer):
-    model, _, fresh = open_classifier(saved(kind), "float32", LABELS, 0)
+    model, _, fresh, _ = open_classifier(saved(kind), "float32", LABELS, 0)
     task = Task(reviews_spec, tokenizer, for_head=True)
     task.add("train", [Example((text,), gold) for gold, texts in ((1, POSITIVE), (0, NEGATIVE)) for text in texts])
     batch = task.batch(0, 5, 0)

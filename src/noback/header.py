@@ -16,7 +16,8 @@ _STEPS = 2**32  # a record's step has 32 bits
 _KINDS: dict[str, type | tuple[type, ...]] = {
     "format": int, "config": dict, "config_digest": str, "task": dict, "base": str, "start": str, "data": str,
     "directions": int, "figures": list, "slope_unit": str, "device": str, "versions": dict, "mezo": dict,
-    "start_tensors": dict, "model_config": dict, "tokenizer": str, "threads": int, "trained_rows": str,
+    "start_tensors": dict, "model_config": dict, "tokenizer": dict, "generation": dict, "buffers": str, "threads": int,
+    "trained_rows": str,
 }  # fmt: skip
 
 

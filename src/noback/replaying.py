@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from noback.engines import check_identity
 from noback.errors import DamagedError
 from noback.journal import Contents, StepRecord
 from noback.rules import Rule, move_of
@@ -29,6 +30,7 @@ def header(run: Run) -> dict[str, Any]:
         "config_digest": config.digest(),
         "task": run.task.spec.table(),
         "base": run.base,
+        **run.identity,
         "start": run.start,
         **({} if config.adapter.portable else {"start_tensors": packed(run.weights.tensors)}),
         "data": run.task.digest(),
@@ -45,8 +47,8 @@ def header(run: Run) -> dict[str, Any]:
 def begin_with(run: Run, contents: Contents) -> None:
     """Take the start that a journal holds where it cannot be made again; refuse a journal of other weights."""
     _check_base(run, contents.header)
-    if "start_tensors" in contents.header:
-        run.begin(unpacked(contents.header["start_tensors"]))
+    if "start_tensors" in contents.header and not run.config.adapter.portable:
+        run.begin(unpacked(contents.header["start_tensors"], run.weights.tensors))
     started = contents.header.get("start", run.start)
     if started != run.start:
         raise DamagedError(
@@ -94,10 +96,11 @@ def step_length(run: Run, move: Move) -> float:
 
 
 def _check_base(run: Run, header: Mapping[str, Any]) -> None:
-    """Refuse a journal that was made from other weights."""
+    """Refuse a journal that was made from another model."""
     if header["base"] != run.base:
         raise DamagedError(
             f"journal {str(run.folder.journal)!r} was made from other base weights "
             f"({header['base'][:12]}) than model {run.config.model!r} has ({run.base[:12]}); "
             "name the model it was made from with --model"
         )
+    check_identity(run.config.model, header, run.identity)

@@ -9,10 +9,10 @@ from importlib import metadata
 import torch
 from torch import Tensor
 
-from noback.adapters import base_tensors, refuse_quantised
+from noback.adapters import base_tensors, model_limit, refuse_quantised
 from noback.answers import fitted
 from noback.config import RunConfig, config_of, read_config
-from noback.engines import Engine, Opened, chosen_device, model_limit, open_classifier, open_model
+from noback.engines import Engine, Opened, chosen_device, identity_of, open_classifier, open_model
 from noback.errors import InputError, NobackError
 from noback.files import is_regular
 from noback.folder import RunFolder
@@ -41,8 +41,10 @@ class Run:
         self.watcher = watcher or Silent()
         self._folder = folder
         self.device = chosen_device(config.device)
-        self.model, self.tokenizer, fresh = self._open()
+        opened = self._open()
+        self.model, self.tokenizer, fresh, _ = opened
         self.base = digest(base_tensors(self.model))
+        self.identity = identity_of(opened, chat=self.spec.chat, written=self.spec.answer == "text")
         for_head = config.adapter.head_seed is not None
         self.task = Task(self.spec, self.tokenizer, model_limit(self.model), for_head=for_head)
         self.weights = Weights(config.adapter.attach(self.model, fresh, config.seed), config.known_noise)
@@ -105,7 +107,7 @@ class Run:
         """What the weights began with."""
         if self._start is not None:
             return self._start
-        model, _, fresh = self._open()
+        model, _, fresh, _ = self._open()
         return self.config.adapter.attach(model, fresh, self.config.seed)
 
     def _open(self) -> Opened:

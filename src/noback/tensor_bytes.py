@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from noback.directions.cpu_backend import tensor_array
+from noback.errors import DamagedError
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
@@ -43,10 +44,24 @@ def packed(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     }
 
 
-def unpacked(table: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors that `packed` was given."""
-    found = {}
-    for name, entry in table.items():
-        words = np.frombuffer(zlib.decompress(base64.b64decode(entry["bytes"])), dtype=np.int16).copy()
-        found[name] = torch.from_numpy(words).view(torch.bfloat16).view(entry["shape"])
-    return found
+def unpacked(table: Any, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors that `packed` was given: of the names, shapes and types of `like`, and never larger."""
+    if not isinstance(table, Mapping) or table.keys() != like.keys():
+        raise DamagedError("the start that the journal holds is of other tensors than the adapter has; it is damaged")
+    return {name: _unpacked(name, table[name], tensor) for name, tensor in like.items()}
+
+
+def _unpacked(name: str, entry: Any, like: Tensor) -> Tensor:
+    try:
+        shape, text = entry["shape"], entry["bytes"]
+        if shape != list(like.shape):
+            raise ValueError(f"its shape is {str(shape)[:60]}, expected {list(like.shape)}")
+        expanding, size = zlib.decompressobj(), 2 * like.numel()
+        data = expanding.decompress(base64.b64decode(text, validate=True), size)
+        more = expanding.decompress(expanding.unconsumed_tail, 1)
+        if len(data) != size or more or expanding.unused_data or not expanding.eof:
+            raise ValueError(f"it does not have {size} bytes")
+    except (ValueError, TypeError, KeyError, zlib.error) as error:
+        raise DamagedError(f"tensor {name!r} of the start that the journal holds is damaged: {error}") from None
+    words = torch.from_numpy(np.frombuffer(data, dtype=np.int16).copy())
+    return words.view(torch.bfloat16).view(like.shape).to(like.dtype)

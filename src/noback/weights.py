@@ -11,7 +11,7 @@ from torch import Tensor
 
 from noback.directions import FAMILIES, Noise, Place, check_noise, tensor_id
 from noback.directions.backend import Backend, Part, backend_for
-from noback.errors import InputError
+from noback.errors import DamagedError, InputError
 from noback.options import one_of
 from noback.tensor_bytes import digest
 from noback.values import Move, Term
@@ -144,8 +144,13 @@ class Weights:
         self.advance([Move(tuple(Term(seed, 0.0) for seed in seeds), decay)], coefficients=coefficients)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Overwrite the tensors with others of the same names, shapes and dtypes."""
-        for name, tensor in self.tensors.items():
+        """Overwrite the tensors with others of the same names, shapes and dtypes; others are refused before any is."""
+        own = self.tensors
+        for name in sorted(own.keys() | tensors.keys()):
+            found, expected = (_kind(held[name]) if name in held else "not there" for held in (tensors, own))
+            if found != expected:
+                raise DamagedError(f"tensor {name!r} of the weights to load is {found}; expected {expected}")
+        for name, tensor in own.items():
             tensor.copy_(tensors[name])
 
     def norm(self) -> float:
@@ -180,6 +185,10 @@ class Weights:
             self.look()
         assert self._chosen is not None
         return self._chosen
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{tensor.dtype} {tuple(tensor.shape)}"
 
 
 def is_decayed(name: str) -> bool:

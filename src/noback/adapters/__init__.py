@@ -1,6 +1,14 @@
 """Adapters: what is attached to a model, and which of its tensors are tuned."""
 
-from noback.adapters.base import Adapter, base_tensors, floating, is_quantised, refuse_quantised
+from noback.adapters.base import (
+    Adapter,
+    base_tensors,
+    floating,
+    is_quantised,
+    model_limit,
+    refuse_quantised,
+    stored_beside,
+)
 from noback.adapters.full import Full
 from noback.adapters.head import Head
 from noback.adapters.lora import Lora
@@ -18,5 +26,7 @@ __all__ = [
     "base_tensors",
     "floating",
     "is_quantised",
+    "model_limit",
     "refuse_quantised",
+    "stored_beside",
 ]

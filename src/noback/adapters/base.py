@@ -1,4 +1,4 @@
-"""What an adapter promises; the model under it: which bytes name it, and whether its weights are quantised."""
+"""What an adapter promises; the model under it: which bytes name it, how much it takes, whether it is quantised."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from noback.errors import InputError
+
+_LONGEST = 2**16  # tokens, of a model that does not say how many it takes
 
 
 class Adapter(Protocol):
@@ -50,6 +52,27 @@ def base_tensors(model: Any) -> dict[str, Tensor]:
     if not is_quantised(model):
         return floating(model)
     return {part: _bytes(tensor) for name, whole in model.state_dict().items() for part, tensor in _parts(name, whole)}
+
+
+def stored_beside(model: Any) -> dict[str, Tensor]:
+    """The bytes of what is stored with the weights and `base_tensors` leaves out: buffers, and tensors of integers."""
+    if is_quantised(model):
+        return {}
+    stored = model.state_dict()
+    buffers = {name: stored[name] for name, _ in model.named_buffers() if name in stored}
+    whole = {name: tensor for name, tensor in model.named_parameters() if not tensor.is_floating_point()}
+    return {name: _bytes(tensor) for name, tensor in (buffers | whole).items()}
+
+
+def model_limit(model: Any) -> int:
+    """How many tokens the model takes, by its configuration."""
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if positions is None:
+        return _LONGEST
+    # RoBERTa and its kin count positions from the padding index on; their position table says so.
+    tables = [part for name, part in model.named_modules() if name.endswith("position_embeddings")]
+    padding = next((part.padding_idx for part in tables if getattr(part, "padding_idx", None) is not None), -1)
+    return int(positions) - padding - 1
 
 
 def is_quantised(model: Any) -> bool:

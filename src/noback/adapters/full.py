@@ -36,7 +36,7 @@ class Full(Adapter):
             refuse_quantised(self.kind)
         everything = floating(model)
         chosen: dict[str, Tensor] = {}
-        for word in (part.strip() for part in self.tune.split(",")):
+        for word in dict.fromkeys(part.strip() for part in self.tune.split(",")):
             matches = _chooser(word, model, everything)
             found = {name: tensor for name, tensor in everything.items() if matches(name)}
             if not found:
@@ -59,7 +59,7 @@ def _chooser(word: str, model: Any, names: Collection[str]) -> Callable[[str], b
         return lambda name: "norm" in name.lower()
     if word == "head":
         return lambda name: not name.startswith(f"{model.base_model_prefix}.")
-    last = re.fullmatch(r"last:(\d+)", word)
+    last = re.fullmatch(r"last:(\d{1,9})", word)
     if last:
         numbers = {layer for layer in map(_layer, names) if layer is not None}
         least = max(numbers, default=-1) + 1 - int(last[1])

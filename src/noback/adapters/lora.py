@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -20,6 +20,12 @@ from noback.options import option, positive, suggestion, whole
 
 GROUPS = ("attention", "attention+ffn", "all-linear")
 _PREFIX = "base_model.model."  # what PEFT puts before a module's name in an adapter's file
+# What an adapter's file may say of plain LoRA, and notes of PEFT's; of the rest some name code to import or to fetch.
+_PLAIN = {
+    "alpha_pattern", "auto_mapping", "base_model_name_or_path", "exclude_modules", "fan_in_fan_out", "inference_mode",
+    "init_lora_weights", "layers_pattern", "layers_to_transform", "lora_alpha", "lora_dropout", "megatron_core",
+    "peft_type", "peft_version", "r", "rank_pattern", "revision", "target_modules", "task_type", "use_rslora",
+}  # fmt: skip
 _FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
@@ -47,13 +53,13 @@ class Lora(Adapter):
     def attach(self, model: Any, _fresh: Collection[str], seed: int) -> dict[str, Tensor]:
         """Put A and B beside each target; A by the run's seed, B zero, or both as an existing adapter has them."""
         peft = _peft()
-        config = self._started(peft) if self.start else self._config(peft, model)
+        config = self._started(peft, model) if self.start else self._config(peft, model)
         for tensor in model.parameters():
             tensor.requires_grad_(requires_grad=False)
         try:
             peft.inject_adapter_in_model(config, model)
         except Exception as error:  # noqa: BLE001 (an adapter's file can hold anything; PEFT raises many kinds)
-            raise InputError(f"the adapter does not fit the model: {' '.join(str(error).split())[:200]}") from None
+            raise InputError(f"the adapter does not fit the model: {_line(error)}") from None
         tuned = {name: tensor for name, tensor in model.named_parameters() if ".lora_" in name}
         for tensor in tuned.values():  # beside a quantised linear PEFT makes them float32 whatever the model's type
             tensor.data = tensor.data.to(model.dtype)
@@ -123,7 +129,8 @@ class Lora(Adapter):
             found += matched
         return sorted(set(found))
 
-    def _started(self, peft: Any) -> Any:
+    def _started(self, peft: Any, model: Any) -> Any:
+        """The configuration of an existing adapter, for the linears that its weights are of."""
         folder = Path(self.start or "")
         missing = [name for name in _FILES if not (folder / name).is_file()]
         if missing:
@@ -131,17 +138,18 @@ class Lora(Adapter):
         try:
             config = peft.PeftConfig.from_pretrained(str(folder))
         except Exception as error:  # noqa: BLE001 (whatever the library raises, the file cannot be used)
-            raise InputError(f"adapter folder {str(folder)!r} cannot be read: {error}") from None
+            raise InputError(f"adapter folder {str(folder)!r} cannot be read: {_line(error)}") from None
         if config.peft_type != "LORA":
             raise InputError(f"adapter folder {str(folder)!r} holds {config.peft_type}; expected a LORA adapter")
-        unusual = {
-            "use_dora": config.use_dora, "lora_bias": config.lora_bias, "bias": config.bias != "none",
-            "modules_to_save": config.modules_to_save, "trainable_token_indices": config.trainable_token_indices,
-        }  # fmt: skip
-        for name, used in unusual.items():
-            if used:
-                raise InputError(f"adapter folder {str(folder)!r} uses {name}; expected plain LoRA: A and B only")
+        for item in fields(config):
+            if item.name not in _PLAIN and getattr(config, item.name) != _usual(item):
+                raise InputError(f"adapter folder {str(folder)!r} uses {item.name}; expected plain LoRA: A and B only")
+        linears = _stored_linears(folder)
+        _check_ranks(config, [module for name, module in model.named_modules() if name in linears], folder)
         config.inference_mode, config.init_lora_weights = False, True  # the base stays as it is: A and B are loaded
+        # By name: a file's patterns are anyone's, and one that backtracks would not come to an end.
+        config.target_modules = linears
+        config.exclude_modules = config.layers_to_transform = config.layers_pattern = None
         return config
 
 
@@ -157,11 +165,52 @@ def _is_linear(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
 
 
+def _usual(item: Field[Any]) -> Any:
+    """What an option is where nothing is said."""
+    return item.default if item.default_factory is MISSING else item.default_factory()
+
+
+def _check_ranks(config: Any, beside: Sequence[nn.Module], folder: Path) -> None:
+    """Refuse ranks and patterns of them that cost more than any LoRA: A and B are made before they are loaded."""
+    widest = max((max(_sides(module)) for module in beside if _is_linear(module)), default=0)
+    for pattern in (config.rank_pattern, config.alpha_pattern):
+        if not isinstance(pattern, dict):
+            raise InputError(f"adapter folder {str(folder)!r} has a pattern of ranks or alphas that is no table")
+    for rank in (config.r, *config.rank_pattern.values()) if widest else ():  # none: of another model, as PEFT will say
+        if not isinstance(rank, int) or not 0 < rank <= widest:
+            raise InputError(
+                f"adapter folder {str(folder)!r} has rank {str(rank)[:20]}; "
+                f"expected a whole number up to {widest}, as its widest linear has"
+            )
+    for name in (*config.rank_pattern, *config.alpha_pattern):
+        if set(name) & set("*+?{"):
+            raise InputError(
+                f"adapter folder {str(folder)!r} gives a rank or an alpha to {name[:60]!r}; expected names of linears"
+            )
+
+
+def _stored_linears(folder: Path) -> list[str]:
+    """The linears whose matrices an adapter's file holds."""
+    try:
+        with safe_open(folder / _FILES[1], framework="pt") as file:
+            names = list(file.keys())
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"adapter file {str(folder / _FILES[1])!r} is damaged: {error}") from None
+    return sorted({name.removeprefix(_PREFIX).partition(".lora_")[0] for name in names})
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
 def _width(linear: Any) -> int:
-    """The lesser of a linear's inputs and outputs; a quantised weight is packed, so its own shape does not say."""
-    if isinstance(linear, nn.Linear):
-        return min(linear.in_features, linear.out_features)
-    return int(min(linear.weight.shape))
+    """The lesser of a linear's inputs and outputs."""
+    return min(_sides(linear))
+
+
+def _sides(linear: Any) -> tuple[int, ...]:
+    """A linear's inputs and outputs; a quantised weight is packed, so its own shape does not say."""
+    return (linear.in_features, linear.out_features) if isinstance(linear, nn.Linear) else tuple(linear.weight.shape)
 
 
 def _draw(tuned: dict[str, Tensor], seed: int) -> None:

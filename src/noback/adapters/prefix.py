@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from noback.adapters.base import Adapter
+from noback.adapters.base import Adapter, model_limit
 from noback.adapters.prefix_peft import Layers, save_for_peft
 from noback.errors import InputError
 from noback.json_text import json_text
@@ -42,6 +42,11 @@ class Prefix(Adapter):
 
     def attach(self, model: Any, _fresh: Collection[str], seed: int) -> dict[str, Tensor]:
         """Give each attention module a prefix; real tokens are drawn from the vocabulary by the run's seed."""
+        most = model_limit(model)
+        if self.tokens > most:
+            raise InputError(
+                f"adapter.tokens is {self.tokens}; the model does not take more than {most} tokens: use fewer"
+            )
         for tensor in model.parameters():
             tensor.requires_grad_(requires_grad=False)
         for module, (keys, values) in _activations(model, self.tokens, seed):

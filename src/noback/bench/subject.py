@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from noback.adapters import model_limit
 from noback.bench.case import BenchCase
 from noback.bench.shapes import SHAPES, Shape, random_model
-from noback.engines import chosen_device, is_causal, keep_freed_memory, model_limit, open_model
+from noback.engines import chosen_device, is_causal, keep_freed_memory, open_model
 from noback.engines.modules.kinds import is_plain, replaced_forward
 from noback.engines.readout import base_of
 from noback.errors import InputError

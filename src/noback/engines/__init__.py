@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from noback.engines.engine import Engine
     from noback.engines.generation import Writing, generate
+    from noback.engines.identity import check_identity, identity_of
     from noback.engines.loading import (
         Opened,
         chosen_device,
         is_causal,
         keep_freed_memory,
-        model_limit,
         open_classifier,
         open_model,
     )
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 _FILES = {
     "Engine": "engine",
     **dict.fromkeys(("Writing", "generate"), "generation"),
-    **dict.fromkeys(("Opened", "chosen_device", "is_causal", "keep_freed_memory", "model_limit"), "loading"),
+    **dict.fromkeys(("check_identity", "identity_of"), "identity"),
+    **dict.fromkeys(("Opened", "chosen_device", "is_causal", "keep_freed_memory"), "loading"),
     **dict.fromkeys(("open_classifier", "open_model"), "loading"),
     **dict.fromkeys(("AnyEngine", "LocalEngine"), "options"),
     **dict.fromkeys(("Perturbed", "TensorNames", "materialised"), "perturbed"),
@@ -40,8 +41,8 @@ _FILES = {
 
 __all__ = [
     "AnyEngine", "Engine", "Local", "LocalEngine", "Opened", "Perturbed", "Reference", "Tally", "TensorNames",
-    "Writing", "by_example", "check_numbers", "chosen_device", "generate", "is_causal", "keep_freed_memory",
-    "materialised", "model_limit", "open_classifier", "open_model", "readout_for", "readout_of",
+    "Writing", "by_example", "check_identity", "check_numbers", "chosen_device", "generate", "identity_of",
+    "is_causal", "keep_freed_memory", "materialised", "open_classifier", "open_model", "readout_for", "readout_of",
 ]  # fmt: skip
 
 

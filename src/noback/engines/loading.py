@@ -14,6 +14,7 @@ from noback.adapters import refuse_quantised
 from noback.directions import drawn
 from noback.embedded import MODELS
 from noback.engines.attention import quiet
+from noback.engines.files import checked_config
 from noback.engines.quantised import prepare_quantised, quantisation, quantised_by
 from noback.errors import InputError
 from noback.options import suggestion
@@ -24,11 +25,12 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 class Opened(NamedTuple):
-    """A model in evaluation mode, its tokenizer, and the names of the weights that no checkpoint gave."""
+    """A model in evaluation mode, its tokenizer, and where they come from."""
 
     model: Any
     tokenizer: Any
-    fresh: tuple[str, ...] = ()
+    fresh: tuple[str, ...]  # the names of the weights that no checkpoint gave
+    config: dict[str, Any]  # the configuration as the model's file has it
 
 
 def chosen_device(name: str | None) -> torch.device:
@@ -56,26 +58,25 @@ def open_model(
 
     kind = "causal" if causal else "masked"
     architecture = transformers.AutoModelForCausalLM if causal else transformers.AutoModelForMaskedLM
-    model, tokenizer, missing = _opened(name, dtype, device, architecture, kind=kind, quantise=quantise)
-    if missing:
+    opened = _opened(name, dtype, device, architecture, kind=kind, quantise=quantise)
+    if opened.fresh:
         raise InputError(
-            f"model {name!r} lacks weights of its {kind}-LM head or body ({', '.join(missing[:3])}), which would be "
-            f"random; expected a checkpoint of a {kind} LM with its head"
+            f"model {name!r} lacks weights of its {kind}-LM head or body ({', '.join(opened.fresh[:3])}), which would "
+            f"be random; expected a checkpoint of a {kind} LM with its head"
         )
-    prepare_quantised(model)
-    return Opened(model, tokenizer)
+    prepare_quantised(opened.model)
+    return opened
 
 
 def is_causal(name: str) -> bool:
     """Whether a model is a causal LM by its configuration; one that could be either is taken for a masked one."""
     import transformers
 
-    path = str(MODELS.get(name, name))
-    options = {} if Path(path).is_dir() else _hub_options(name)
+    path, options, _ = _located(name)
     try:
         config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False, **options)
     except Exception as error:  # noqa: BLE001 (as in `_opened`)
-        raise InputError(f"model {name!r} cannot be opened: {_first_line(error)}") from None
+        raise InputError(f"model {name!r} cannot be opened: {_reason(error)}") from None
     return _kinds(config) == ["causal"]
 
 
@@ -114,16 +115,14 @@ def open_classifier(name: str, dtype: str, labels: Sequence[str], seed: int, dev
         "id2label": dict(enumerate(labels)),
         "label2id": {label: index for index, label in enumerate(labels)},
     }
-    with quiet():  # the library would warn that the head is random, which is the point
-        model, tokenizer, missing = _opened(
-            name, dtype, device, transformers.AutoModelForSequenceClassification, **named
-        )
+    opened = _opened(name, dtype, device, transformers.AutoModelForSequenceClassification, **named)
+    model, missing = opened.model, opened.fresh
     body = [name for name in missing if name.startswith(f"{model.base_model_prefix}.") and "pooler" not in name]
     if body or not missing:
         what = f"lacks weights of its body ({', '.join(body[:3])})" if body else "has a trained head already"
         raise InputError(f"model {name!r} {what}; expected a pre-trained model, to which a fresh head is added")
     _draw_head(model, missing, seed)
-    return Opened(model, tokenizer, missing)
+    return opened
 
 
 def _opened(
@@ -135,15 +134,14 @@ def _opened(
     kind: str | None = None,
     quantise: str | None = None,
     **settings: Any,
-) -> tuple[Any, Any, tuple[str, ...]]:
-    """The model, its tokenizer, and the names of the weights that the checkpoint lacks; `kind`: masked or causal."""
+) -> Opened:
+    """The model and its tokenizer; `kind`: masked or causal."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
     keep_freed_memory()
-    path = str(MODELS.get(name, name))
-    options = {} if Path(path).is_dir() else _hub_options(name)
-    method = quantised_by(path, options)
+    path, options, config = _located(name)
+    method = quantised_by(config)
     if method and quantise:
         raise InputError(f"model {name!r} is quantised already, by {method}; leave out --quantise")
     if method and architecture is transformers.AutoModelForSequenceClassification:
@@ -154,25 +152,49 @@ def _opened(
     try:
         if kind is not None:
             _check_kind(name, transformers.AutoConfig.from_pretrained(path, trust_remote_code=False, **options), kind)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)
-        model, report = architecture.from_pretrained(
-            path,
-            dtype=DTYPES[dtype],
-            use_safetensors=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-            **options,
-            **settings,
-        )
+        tokenizer = _open_tokenizer(name, path, options)
+        with quiet():  # the library would list what does not fit, and warn of a fresh head, which is the point
+            model, report = architecture.from_pretrained(
+                path,
+                dtype=DTYPES[dtype],
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                **options,
+                **settings,
+            )
     except InputError:
         raise
     except Exception as error:  # noqa: BLE001 (the library raises many kinds; each means that it cannot be opened)
-        raise InputError(f"model {name!r} cannot be opened: {_first_line(error)}") from None
+        raise InputError(f"model {name!r} cannot be opened: {_reason(error)}") from None
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         raise InputError(f"the tokenizer of model {name!r} knows more tokens ({len(tokenizer)}) than the model")
     if model.device != device:
         model.to(device)
-    return model.eval(), tokenizer, tuple(sorted(report["missing_keys"]))
+    return Opened(model.eval(), tokenizer, tuple(sorted(report["missing_keys"])), config)
+
+
+def _open_tokenizer(name: str, path: str, options: dict[str, Any]) -> Any:
+    """The tokenizer, once it has cut a text; its library's panics are no `Exception`s."""
+    import transformers
+
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)
+        tokenizer("a")
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001
+        raise InputError(f"the tokenizer of model {name!r} cannot be opened: {_reason(error)}") from None
+    if not isinstance(tokenizer, transformers.PreTrainedTokenizerBase):
+        raise InputError(f"the tokenizer of model {name!r} is a {type(tokenizer).__name__}; expected one of one text")
+    return tokenizer
+
+
+def _located(name: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Where a model is, how it is opened there, and its configuration; one whose files are not safe is refused."""
+    path = str(MODELS.get(name, name))
+    options = {} if Path(path).is_dir() else _hub_options(name)
+    return path, options, checked_config(name, path, options)
 
 
 def _draw_head(model: Any, fresh: Sequence[str], seed: int) -> None:
@@ -207,20 +229,12 @@ def _hub_options(name: str) -> dict[str, Any]:
     return {}
 
 
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
-
-
-def model_limit(model: Any) -> int | None:
-    """How many tokens the model takes, where its configuration says so."""
-    positions = getattr(model.config, "max_position_embeddings", None)
-    if positions is None:
-        return None
-    # RoBERTa and its kin count positions from the padding index on; their position table says so.
-    tables = [part for name, part in model.named_modules() if name.endswith("position_embeddings")]
-    padding = next((part.padding_idx for part in tables if getattr(part, "padding_idx", None) is not None), -1)
-    return int(positions) - padding - 1
+def _reason(error: BaseException) -> str:
+    """Why the library refuses a model, in a line."""
+    text = str(error).strip() or type(error).__name__
+    if "ignore_mismatched_sizes" in text:
+        return "its weights do not have the shapes that its config.json names"
+    return " ".join(text.splitlines()[:2])
 
 
 def keep_freed_memory() -> None:

@@ -30,16 +30,14 @@ def quantisation(name: str | None) -> dict[str, Any]:
     return {"quantization_config": transformers.BitsAndBytesConfig(**QUANTISED[name]), **_CPU}
 
 
-def quantised_by(path: str, options: Mapping[str, Any]) -> str | None:
+def quantised_by(config: Mapping[str, Any]) -> str | None:
     """The library that quantised a checkpoint, as its configuration says."""
-    import transformers
-
-    try:
-        table, _ = transformers.PretrainedConfig.get_config_dict(path, **options)
-    except Exception:  # noqa: BLE001 (whatever is wrong, opening the model will say it)
+    found = config.get("quantization_config")
+    if not found:
         return None
-    found = table.get("quantization_config")
-    return str(found.get("quant_method") or "bitsandbytes") if found else None  # old files name no library
+    if not isinstance(found, Mapping):
+        raise InputError(f"'quantization_config' in the model's config.json is {str(found)[:100]!r}; expected a table")
+    return str(found.get("quant_method") or "bitsandbytes")  # old files name no library
 
 
 def prepare_quantised(model: Any) -> None:

@@ -45,6 +45,11 @@ class CausalEncoder:
 
     def __init__(self, spec: TaskSpec, tokenizer: Any, model_limit: int | None = None) -> None:
         self._spec, self._tokenizer = spec, tokenizer
+        if model_limit is not None and spec.max_new_tokens >= model_limit:
+            raise InputError(
+                f"max_new_tokens of task {spec.name!r} is {spec.max_new_tokens}; the model takes {model_limit} tokens, "
+                "the prompt's among them: use fewer"
+            )
         self._limit = min(spec.max_length, model_limit or spec.max_length)
         self._shown = _Shown(spec, tokenizer)
         self._words = self.continuations(list(spec.words.values()))

@@ -138,7 +138,7 @@ def load_spec(name: str) -> TaskSpec:
         )
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, a number without end, tables without end
         raise InputError(f"task file {name!r} is not TOML: {error}") from None
     return spec_of(table, name if name.endswith(".toml") else f"{name}.toml")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -12,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from noback.adapters import model_limit
 from noback.engines.attention import Attention, Own
 from noback.engines.cuda.attention import short_rows
 from noback.engines.cuda.graphs import Graphs
-from noback.engines.loading import model_limit
 from noback.engines.reuse.inputs import Inputs, plain_inputs
 from noback.engines.runner import Forward, Runner
 from noback.engines.trust import Trust
@@ -32,7 +31,7 @@ def gpu_runner(model: Any, weights: Weights, *, tf32: bool, meanwhile: Callable[
     Captured forwards want few shapes, and prefix trees come in many: a GPU shares nothing yet.
     """
     graphs = Graphs(weights.device)
-    limit, padding = model_limit(model) or sys.maxsize, getattr(model.config, "pad_token_id", None) or 0
+    limit, padding = model_limit(model), getattr(model.config, "pad_token_id", None) or 0
 
     def run(kind: Hashable, points: Sequence[Move], inputs: Inputs, forward: Forward) -> Tensor:
         sweeps = weights.place(points)
