@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,7 +17,7 @@ def number_in(table: Mapping[str, Any], key: str) -> float | None:
     value = table.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return value if math.isfinite(value) else None
+    return value if abs(value) <= sys.float_info.max else None  # nor where it is no number, or too large for one
 
 
 def percent(share: float) -> str:
