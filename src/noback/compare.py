@@ -134,7 +134,7 @@ def read_comparison(folder: Path) -> dict[str, Any]:
         sound = all(isinstance(table[key], kind) for key, kind in shapes.items())
         if not sound or not all(isinstance(row, dict) and "name" in row for row in table["rows"]):
             raise ValueError("its entries are not those of a comparison")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{str(folder / FILE)!r} is no comparison's table: {error}") from None
     return table
 

@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import json
 import re
-import tomllib
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,8 +18,9 @@ from noback.adapters import AnyAdapter, Full
 from noback.directions import FAMILIES, AnyNoise
 from noback.engines.options import AnyEngine, LocalEngine
 from noback.engines.quantised import QUANTISED
-from noback.errors import InputError
+from noback.errors import InputError, shown
 from noback.estimators import AdaptTies, AnyEstimator, TwoSided
+from noback.inputs import read_toml
 from noback.objectives import AnyObjective, CrossEntropy
 from noback.options import build, check_seed, one_of, option, whole
 from noback.rules import AnyRule, Sgd
@@ -29,6 +29,7 @@ from noback.weights import DTYPES
 
 _OTHER_NOISE = [kind for kind in typing.get_args(AnyEstimator) if kind.usual_noise != TwoSided.usual_noise]
 _USUAL_NOISE = ", ".join([TwoSided.usual_noise, *(f"with {kind.kind} {kind.usual_noise}" for kind in _OTHER_NOISE)])
+_MOST_STEPS = 2**32 - 1  # a journal's record holds its step in 32 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,8 @@ class RunConfig:
     )
 
     def __post_init__(self) -> None:
-        for name in ("test_limit", "steps", "batch"):
+        whole("steps", self.steps, _MOST_STEPS)
+        for name in ("test_limit", "batch"):
             whole(name, getattr(self, name))
         for name in ("shots", "demonstrations", "eval_every"):
             if getattr(self, name) is not None:
@@ -73,8 +75,8 @@ class RunConfig:
         for name, limit in (("seed", 2**64), ("data_seed", 2**32)):
             check_seed(name, getattr(self, name), limit)
         one_of("dtype", self.dtype, DTYPES)
-        if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
-            raise InputError(f"device is {self.device!r}; expected cpu, cuda or cuda:N")
+        if self.device is not None and not re.fullmatch(r"cpu|cuda(:[0-9]{1,4})?", self.device):
+            raise InputError(f"device is {shown(self.device)}; expected cpu, cuda or cuda:N")
         if self.quantise is not None:
             one_of("quantise", self.quantise, QUANTISED)
         largest = None if self.adapt_ties is None else self.adapt_ties.largest
@@ -150,12 +152,7 @@ def config_of(table: Mapping[str, Any]) -> RunConfig:
 
 def read_config(path: Path) -> dict[str, Any]:
     """The nested tables of a TOML file."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"configuration {str(path)!r} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"configuration {str(path)!r} is not TOML: {error}") from None
+    return read_toml(path, "configuration")
 
 
 # Where options of 0.1.0 stand now.

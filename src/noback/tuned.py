@@ -13,9 +13,10 @@ from safetensors import SafetensorError
 
 from noback.adapters import is_quantised
 from noback.config import config_of
-from noback.errors import InputError, NobackError
+from noback.errors import InputError, NobackError, shown
 from noback.evaluating import answers, score_of, write
 from noback.folder import RunFolder
+from noback.inputs import whole_number_in
 from noback.journal import Contents, read_journal
 from noback.replaying import begin_with, go_to
 from noback.run import Run, drawn_data, recorded_config
@@ -67,9 +68,12 @@ def step_at(contents: Contents, at: str) -> int:
     named = {"base": 0, "final": last, "best": best.step if best else last}
     if at in named:
         return named[at]
-    if not at.isdecimal() or int(at) > last:
-        raise InputError(f"step {at!r} is not in this run; expected best, final, base or a number from 0 to {last}")
-    return int(at)
+    step = whole_number_in(at)
+    if step is None or step > last:
+        raise InputError(
+            f"step {shown(at)} is not in this run; expected best, final, base or a number from 0 to {last}"
+        )
+    return step
 
 
 def tuned_run(
@@ -93,11 +97,11 @@ def evaluate(
 ) -> tuple[Score, list[str]]:
     """Answer a split of some data (none: the run's own) with the run's weights as they stand."""
     config = run.config
+    if split not in ("train", "validation", "test"):
+        raise InputError(f"unknown split {split!r}; expected train, validation or test")
     own = data is None and columns is None
     if own:
         run.task.use(drawn_data(config))
-        if split not in ("train", "validation", "test"):
-            raise InputError(f"unknown split {split!r}; expected train, validation or test")
         return score_of(run, answers(run, split), with_objective=False), list(run.task.notes)
     spec = run.task.spec if columns is None else with_columns(run.task.spec, columns)
     examples, notes = read_split(spec, data or config.data, split, config.test_limit)

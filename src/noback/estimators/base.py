@@ -15,6 +15,8 @@ from noback.values import Estimate, Move, to_float32
 Array = Any  # float64 [n], NumPy's or torch's: a search uses only the operators that both have
 Search = Generator[list[Move], Array, Array | tuple[Array, Array]]
 
+_MOST_DIRECTIONS = 2**16  # a step; each is a forward or two, and a number in every record
+
 
 class Estimator(Protocol):
     """Turns losses at perturbed points into one slope a direction; it never sees a model.
@@ -96,7 +98,7 @@ def estimate_of(
 
 def check_search(eps: float | None, directions: int) -> None:
     """Refuse an eps or a number of directions that no search can use."""
-    whole("directions", directions)
+    whole("directions", directions, _MOST_DIRECTIONS)
     if eps is not None:
         positive("eps", eps)
 

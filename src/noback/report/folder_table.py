@@ -29,7 +29,7 @@ def read_table(folder: Path, kind: str) -> FolderTable | None:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DamagedError(f"{str(path)!r} cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedError(f"{str(path)!r} is not JSON ({error}); make it anew") from None
     rows = values.get("rows") if isinstance(values, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):

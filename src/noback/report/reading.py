@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import fcntl
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from noback.errors import InputError
 from noback.folder import RunFolder
 from noback.health import Verdict, verdict
+from noback.inputs import read_toml
 from noback.journal import Contents, StepRecord, read_journal
 from noback.report.formats import number_in
 
@@ -119,7 +118,7 @@ def read_run(path: Path, name: str) -> ReadRun:
     contents = read_journal(folder.journal) if folder.journal.is_file() else None
     metrics = [line for line in folder.read_metrics() if isinstance(line, dict)]
     recorded = contents.header.get("config") if contents else None
-    return ReadRun(name, path, recorded or _config(folder.config), contents, metrics, going)
+    return ReadRun(name, path, recorded or read_toml(folder.config, "configuration"), contents, metrics, going)
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
@@ -131,15 +130,6 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
         depth += 1
         names = ["/".join(path.parts[-depth:]) for path in whole]
     return names
-
-
-def _config(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"configuration {str(path)!r} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"configuration {str(path)!r} is not TOML: {error}") from None
 
 
 def _is_locked(path: Path) -> bool:

@@ -92,7 +92,7 @@ def _write(table: dict[str, Any], grid: Grid, folder: Path) -> None:
 def _read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise InputError(f"{str(path)!r} is damaged; delete it, and the same command makes it anew")
