@@ -283,6 +283,20 @@ def test_a_confusion_matrix_counts_gold_by_answer(config, tmp_path):
         assert (table[0][0] + table[1][1]) / 8 == line["accuracy"]
 
 
+def test_examples_that_are_in_two_sets_are_told_of_and_counted_in_the_first_line_of_the_metrics(config, tmp_path):
+    notes = []
+
+    class Listening(Silent):
+        def note(self, text):
+            notes.append(text)
+
+    train(config, tmp_path / "run", watcher=Listening())
+    assert any(note.startswith("8 of 8 test examples are in train too (8 exactly, 0 but") for note in notes)
+    (start,) = metrics(tmp_path / "run", "start")
+    assert start["overlap"]["shared"][0] == {"of": "test", "within": "train", "examples": 8, "exact": 8, "near": 0}
+    assert start["overlap"]["two_labels"] == 0
+
+
 def test_labels_out_of_balance_are_told_of(config, data_folder, tmp_path):
     rows = [json.loads(line) for line in (data_folder / "train.jsonl").read_text().splitlines()]
     write_rows(data_folder / "train.jsonl", [*rows[:4], rows[4]])

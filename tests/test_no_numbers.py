@@ -279,8 +279,8 @@ def test_an_eps_that_is_too_large_only_for_the_noise_of_a_slope_stops_no_run(con
 
 def test_the_best_evaluation_of_an_older_journal_is_one_of_numbers():
     looks = [Evaluation(0, 0.5, 0.7), Evaluation(5, 0.9, NAN), Evaluation(10, NAN, 0.1), Evaluation(15, 0.8, INF)]
-    assert Contents({}, 0, [], looks, 0, 0, 0, []).best() == looks[0]
-    assert Contents({}, 0, [], looks[1:], 0, 0, 0, []).best() is None
+    assert Contents({}, [], 0, 0, evaluations=looks).best() == looks[0]
+    assert Contents({}, [], 0, 0, evaluations=looks[1:]).best() is None
 
 
 # What is done with a run

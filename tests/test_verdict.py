@@ -23,7 +23,7 @@ def contents(losses, slopes=None, **config):
     slopes = slopes or [1.0] * len(losses)
     steps = [StepRecord(step, loss, (slope,)) for step, (loss, slope) in enumerate(zip(losses, slopes, strict=True))]
     header = {"config": {"rule": {"lr": LR}, "estimator": {"eps": 1e-3}, "batch": 64, **config}}
-    return Contents(header, 0, steps, [], 0, 0, 0, [])
+    return Contents(header, [], 0, 0, steps=steps)
 
 
 def look(step, accuracy, objective, answered=(50, 50), loss=None):

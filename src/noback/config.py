@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-import tomllib
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,13 +17,15 @@ from noback.adapters import AnyAdapter, Full
 from noback.directions import FAMILIES, AnyNoise
 from noback.engines.options import AnyEngine, LocalEngine
 from noback.engines.quantised import QUANTISED
-from noback.errors import InputError
+from noback.errors import InputError, shown
 from noback.estimators import AdaptTies, AnyEstimator, TwoSided
+from noback.inputs import read_toml
 from noback.json_text import json_text
 from noback.objectives import AnyObjective, CrossEntropy
 from noback.options import build, check_seed, one_of, option, whole
 from noback.rules import AnyRule, Sgd
 from noback.usual import usual_eps, usual_lr
+from noback.values import MOST_STEPS
 from noback.weights import DTYPES
 
 _OTHER_NOISE = [kind for kind in typing.get_args(AnyEstimator) if kind.usual_noise != TwoSided.usual_noise]
@@ -65,7 +66,8 @@ class RunConfig:
     )
 
     def __post_init__(self) -> None:
-        for name in ("test_limit", "steps", "batch"):
+        whole("steps", self.steps, MOST_STEPS)
+        for name in ("test_limit", "batch"):
             whole(name, getattr(self, name))
         for name in ("shots", "demonstrations", "eval_every"):
             if getattr(self, name) is not None:
@@ -73,8 +75,8 @@ class RunConfig:
         for name, limit in (("seed", 2**64), ("data_seed", 2**32)):
             check_seed(name, getattr(self, name), limit)
         one_of("dtype", self.dtype, DTYPES)
-        if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
-            raise InputError(f"device is {self.device!r}; expected cpu, cuda or cuda:N")
+        if self.device is not None and not re.fullmatch(r"cpu|cuda(:[0-9]{1,4})?", self.device):
+            raise InputError(f"device is {shown(self.device)}; expected cpu, cuda or cuda:N")
         if self.quantise is not None:
             one_of("quantise", self.quantise, QUANTISED)
         largest = None if self.adapt_ties is None else self.adapt_ties.largest
@@ -150,12 +152,7 @@ def config_of(table: Mapping[str, Any]) -> RunConfig:
 
 def read_config(path: Path) -> dict[str, Any]:
     """The nested tables of a TOML file."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"configuration {str(path)!r} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, a number without end, tables without end
-        raise InputError(f"configuration {str(path)!r} is not TOML: {error}") from None
+    return read_toml(path, "configuration")
 
 
 # Where options of 0.1.0 stand now.

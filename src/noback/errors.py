@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 class NobackError(Exception):
     """Something went wrong that the message explains; the command line exits with `exit_code`."""
@@ -36,3 +38,29 @@ class InUseError(InputError):
 
 class DamagedError(InputError):
     """A file of a run is damaged or belongs to something else."""
+
+
+def printable(text: str) -> str:
+    """A text as a terminal may show it: what would steer the terminal, or turn the order of letters, by its escape."""
+    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def shown(value: object) -> str:
+    """A value as an error shows it: as Python writes it, cut where it is long."""
+    if isinstance(value, int) and value.bit_length() > _BITS:
+        return f"a number of {value.bit_length():,} bits"
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # of very many levels; a list of numbers that are too long to be written
+        return f"a {type(value).__name__} that is too large to show"
+    return text if len(text) <= _LONG else f"{text[: _LONG - 20]}... ({len(text):,} characters)"
+
+
+# Controls but tab and line feed; soft and zero-width breaks, bidirectional marks, line separators, lone surrogates and
+# tags. The joiners of Persian, Indic scripts and emoji (U+200C, U+200D) are text.
+_STEERING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e0fff]"
+)
+_LONG = 200  # characters of a value in an error
+_BITS = 256  # of a number in an error; Python writes none of over 4,300 digits

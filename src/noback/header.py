@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from noback.errors import DamagedError
+from noback.values import MOST_DIRECTIONS, MOST_STEPS
 
 LONGEST = 2**28  # bytes; a prefix's start stands in it
-MOST_DIRECTIONS = 2**16
 _MOST_FIGURES = 16
-_STEPS = 2**32  # a record's step has 32 bits
 
 _KINDS: dict[str, type | tuple[type, ...]] = {
     "format": int, "config": dict, "config_digest": str, "task": dict, "base": str, "start": str, "data": str,
@@ -60,8 +59,8 @@ def _check_counts(header: Mapping[str, Any], where: str) -> None:
     if len(figures) > _MOST_FIGURES or not all(isinstance(name, str) for name in figures):
         raise DamagedError(f"figures in the header of {where} are {_short(figures)}; expected a few names")
     steps = header.get("config", {}).get("steps", 1)
-    if not isinstance(steps, int) or not 1 <= steps < _STEPS:
-        raise DamagedError(f"config.steps in the header of {where} is {_short(steps)}; expected 1 to {_STEPS - 1}")
+    if not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS:
+        raise DamagedError(f"config.steps in the header of {where} is {_short(steps)}; expected 1 to {MOST_STEPS}")
 
 
 def _short(value: Any) -> str:

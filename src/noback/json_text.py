@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +22,7 @@ def number_in(table: Mapping[str, Any], key: str) -> float | None:
     value = table.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return value if math.isfinite(value) else None
+    return value if abs(value) <= sys.float_info.max else None  # nor where it is no number, or too large for one
 
 
 def has_numbers(table: Mapping[str, Any], *keys: str) -> bool:

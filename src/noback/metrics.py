@@ -61,12 +61,25 @@ def _is_mistake(value: Any) -> bool:
     return texts and all(_is_number(value.get(key)) for key in ("chance", "reward"))
 
 
+def _is_overlap(value: Any) -> bool:
+    """What the sets of a run have in common: pairs of sets with counts, and texts with two labels."""
+    if not isinstance(value, dict) or not isinstance(value.get("two_labels"), int):
+        return False
+    shared = value.get("shared")
+    return isinstance(shared, list) and all(
+        isinstance(one, dict)
+        and all(isinstance(one.get(key), str) for key in ("of", "within"))
+        and all(isinstance(one.get(key), int) for key in ("examples", "exact", "near"))
+        for one in shared
+    )
+
+
 _FORMS: dict[str, Callable[[Any], bool]] = {
     "labels": _list_of(_is_text),
     "evidence": _list_of(_is_text),
     "health": _list_of(_is_text),
     "balance": _table_of(_list_of(_is_count)),
-    "overlap": _table_of(_is_number),
+    "overlap": _is_overlap,
     "confusion": _list_of(_list_of(_is_count)),
     "mistakes": _list_of(_is_mistake),
 }

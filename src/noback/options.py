@@ -10,9 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields, is_dataclass
 from typing import Any, TypeVar
 
-from noback.errors import InputError
+from noback.errors import InputError, shown
+from noback.inputs import check_name
 
 T = TypeVar("T")
+_MOST = 2**63 - 1  # of any count: what a machine counts to
 
 
 def option(default: Any, text: str, *, choices: Iterable[str] = ()) -> Any:
@@ -25,39 +27,55 @@ def option(default: Any, text: str, *, choices: Iterable[str] = ()) -> Any:
 
 def positive(name: str, value: float) -> None:
     """Refuse a number that is not above zero and finite."""
-    if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
-        raise InputError(f"{name} is {value!r}; expected a number above zero")
+    if not (_is_number(value) and value > 0):
+        raise InputError(f"{name} is {shown(value)}; expected a number above zero")
 
 
-def whole(name: str, value: int) -> None:
-    """Refuse a count that is not a whole number above zero."""
+def whole(name: str, value: int, most: int = _MOST) -> None:
+    """Refuse a count that is not a whole number above zero, or is more than `most`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{name} is {value!r}; expected a whole number above zero")
+        raise InputError(f"{name} is {shown(value)}; expected a whole number above zero")
+    if value > most:
+        raise InputError(f"{name} is {shown(value)}; expected a whole number above zero and at most {most:,}")
 
 
 def not_negative(name: str, value: float) -> None:
     """Refuse a number that is below zero or not finite."""
-    if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
-        raise InputError(f"{name} is {value!r}; expected zero or a number above it")
+    if not (_is_number(value) and value >= 0):
+        raise InputError(f"{name} is {shown(value)}; expected zero or a number above it")
+
+
+def _is_number(value: object) -> bool:
+    """Whether a value is a number that a float can hold."""
+    try:
+        return isinstance(value, (int, float)) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def check_seed(name: str, value: int, limit: int) -> None:
     """Refuse a seed that is not a whole number from 0 to `limit` - 1."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < limit:
-        raise InputError(f"{name} is {value!r}; expected a whole number from 0 to {limit - 1}")
+        raise InputError(f"{name} is {shown(value)}; expected a whole number from 0 to {limit - 1}")
 
 
 def one_of(name: str, value: str, choices: Iterable[str]) -> None:
     """Refuse a word that is not among the choices, with the nearest as a suggestion."""
     known = sorted(choices)
     if value not in known:
-        raise InputError(f"{name} is {value!r}; expected one of {', '.join(known)}{suggestion(value, known)}")
+        raise InputError(f"{name} is {shown(value)}; expected one of {', '.join(known)}{suggestion(str(value), known)}")
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` for the nearest known word, or nothing."""
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    near = _nearest(word, known)
+    return f"; did you mean {near!r}?" if near else ""
+
+
+def _nearest(word: str, known: Iterable[str]) -> str | None:
+    """The nearest of the known words; none is near to a word that is far longer than any, which would take long."""
+    found = difflib.get_close_matches(word, [each for each in known if len(word) <= 100], n=1)
+    return found[0] if found else None
 
 
 def build(kind: type[T], table: Mapping[str, Any], where: str = "") -> T:
@@ -67,7 +85,7 @@ def build(kind: type[T], table: Mapping[str, Any], where: str = "") -> T:
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in known:
-            raise InputError(f"unknown option {where + key!r}{_where_else(key, kind, where)}")
+            raise InputError(f"unknown option {shown(where + key)}{_where_else(key, kind, where)}")
         values[key] = _convert(hints[key], value, where + key)
     missing = [name for name, item in known.items() if name not in values and _required(item)]
     if missing:
@@ -78,8 +96,8 @@ def build(kind: type[T], table: Mapping[str, Any], where: str = "") -> T:
 def _where_else(key: str, kind: type[Any], where: str) -> str:
     """A suggestion for an unknown key: the option of that very name elsewhere in the tree, or the nearest name."""
     names = {name.split(".")[-1]: where + name for name in _dotted(kind)}
-    near = difflib.get_close_matches(key, names, n=1)
-    return f"; did you mean {names[near[0]]!r}?" if near else ""
+    near = _nearest(key, names)
+    return f"; did you mean {names[near]!r}?" if near else ""
 
 
 def _dotted(kind: type[Any], prefix: str = "") -> Iterable[str]:
@@ -105,10 +123,12 @@ def _convert(hint: Any, value: Any, name: str) -> Any:
     if kinds:
         return _convert_table(kinds, value, name)
     hint = next(part for part in accepted if part is not type(None))
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+    if hint is float and isinstance(value, int) and not isinstance(value, bool) and _is_number(value):
         return float(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-        raise InputError(f"{name} is {value!r}; expected {_WORDS.get(hint, hint.__name__)}")
+        raise InputError(f"{name} is {shown(value)}; expected {_WORDS.get(hint, hint.__name__)}")
+    if hint is str:
+        check_name(name, value)
     return value
 
 
@@ -119,11 +139,11 @@ def _convert_table(kinds: Sequence[type[Any]], value: Any, name: str) -> Any:
     if isinstance(value, str):
         value = table_of_text(kinds, value)
     if not isinstance(value, Mapping):
-        raise InputError(f"{name} is {value!r}; expected a table of options")
+        raise InputError(f"{name} is {shown(value)}; expected a table of options")
     table = dict(value)
     kind = table.pop("kind", kinds[0].kind)
     if not isinstance(kind, str):
-        raise InputError(f"{name}.kind is {kind!r}; expected a text")
+        raise InputError(f"{name}.kind is {shown(kind)}; expected a text")
     by_name = {each.kind: each for each in kinds}
     if kind not in by_name:
         one_of(name, kind, by_name)

@@ -206,7 +206,7 @@ def _begin(run: Run, contents: Contents) -> None:
     if not any(line.get("kind") == "start" for line in run.folder.read_metrics()):
         run.folder.add_metrics(
             kind="start", time=round(time.time()), labels=task.texts, balance=balance, tuned=run.weights.size,
-            smooth=config.objective.smooth,
+            smooth=config.objective.smooth, overlap=task.overlaps.table(),
         )  # fmt: skip
     watcher.began(run.folder.path, config.table(), len(contents.steps))
 

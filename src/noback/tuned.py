@@ -14,11 +14,12 @@ from safetensors import SafetensorError
 from noback.adapters import is_quantised
 from noback.answers import scored
 from noback.config import config_of
-from noback.errors import InputError, NobackError
+from noback.errors import InputError, NobackError, shown
 from noback.evaluating import answers, score_of, write
 from noback.files import is_regular, whole_folder
 from noback.folder import RunFolder
 from noback.header import table_in
+from noback.inputs import whole_number_in
 from noback.journal import Contents, read_header, read_journal
 from noback.objectives import TEXTS, refuse_code
 from noback.replaying import begin_with, go_to
@@ -79,9 +80,12 @@ def step_at(contents: Contents, at: str) -> int:
     named = {"base": 0, "final": last, "best": best.step if best else last}
     if at in named:
         return named[at]
-    if not at.isdecimal() or int(at) > last:
-        raise InputError(f"step {at!r} is not in this run; expected best, final, base or a number from 0 to {last}")
-    return int(at)
+    step = whole_number_in(at)
+    if step is None or step > last:
+        raise InputError(
+            f"step {shown(at)} is not in this run; expected best, final, base or a number from 0 to {last}"
+        )
+    return step
 
 
 def tuned_run(

@@ -31,6 +31,9 @@ class Move:
         return self.terms[0].seed if self.terms else 0
 
 
+MOST_STEPS = 2**32 - 1  # of a run: a journal's record holds its step in 32 bits
+MOST_DIRECTIONS = 2**16  # of a step: each is a forward or two, and a number in every record
+
 UNPERTURBED = Move(())  # the point at which the weights stand
 
 

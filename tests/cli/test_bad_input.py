@@ -1,6 +1,7 @@
 """Bad input at the command line: exit code 2, one sentence on stderr, nothing on stdout and no run folder."""
 
 import gzip
+import os
 import shutil
 
 import pytest
@@ -165,7 +166,46 @@ def test_a_column_name_with_a_line_break_stays_in_one_line(train, tmp_path):
     assert "has no column 'sentence'" in train(data=file)
 
 
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [("text,text", "names 'text' twice"), (",label", "has an empty name"), ("text, ", "empty name")],
+)
+def test_columns_that_are_one_or_have_no_name_are_refused(columns, said, train):
+    assert said in train("--columns", columns)
+
+
+def test_a_pipe_for_data_is_refused_and_not_waited_for(train, tmp_path):
+    os.mkfifo(tmp_path / "a.csv")
+    assert "a.csv' is no regular file" in train(data=tmp_path / "a.csv")
+
+
 # Tasks of one's own
+
+
+def test_a_column_of_a_task_needs_a_name(train, own_task):
+    assert "names a column without a name" in train(task=own_task(sentences=[""]))
+
+
+@pytest.mark.parametrize(
+    "template", [f"*sent_{'9' * 5000}**mask*", "*sent_\u0663**mask*"], ids=["digits", "other digits"]
+)
+def test_the_number_of_a_sentence_is_a_small_number(template, train, own_task):
+    assert "has an unknown directive" in train(task=own_task(template=template))
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "[" * 5000 + "]" * 5000, '"\\ud800"', "a.b"])
+def test_a_task_file_that_cannot_be_read_as_toml_is_refused(text, train, tmp_path):
+    file = tmp_path / "own.toml"
+    file.write_text(f"version = {text}")
+    assert f"task file '{file}' is " in train(task=file)
+
+
+def test_a_task_files_text_may_hold_no_nul(train, own_task):
+    assert "which holds a NUL character" in train(task=own_task(words={"0": "terri\0ble", "1": "great"}))
+
+
+def test_a_task_files_limit_may_be_no_number_that_no_machine_counts_to(train, own_task):
+    assert "max_length of task 'own' is" in train(task=own_task(max_length=10**400))
 
 
 def test_a_label_word_of_several_tokens_is_refused_with_its_tokens(train, own_task):
@@ -210,6 +250,110 @@ def test_steps_must_be_a_whole_number(value, train):
     assert f"steps is {value!r}; expected a whole number" in train("--steps", value)
 
 
+@pytest.mark.parametrize(
+    ("flag", "value", "bound"),
+    [
+        ("--directions", 2**16 + 1, "65,536"),
+        ("--directions", 2**64, "65,536"),
+        ("--steps", 2**32, "4,294,967,295"),
+        ("--batch", 2**63, "9,223,372,036,854,775,807"),
+        ("--test-limit", 2**63, "9,223,372,036,854,775,807"),
+        ("--shots", 10**30, "9,223,372,036,854,775,807"),
+        ("--eval-every", 2**64, "9,223,372,036,854,775,807"),
+        ("--demonstrations", 2**64, "9,223,372,036,854,775,807"),
+        ("--health-every", 2**64, "9,223,372,036,854,775,807"),
+    ],
+)
+def test_a_count_that_is_too_large_comes_with_its_bound(flag, value, bound, train):
+    name = flag if flag == "--health-every" else flag[2:].replace("-", "_")
+    assert f"{name} is {value}; expected a whole number above zero and at most {bound}" in train(flag, value)
+
+
+def test_a_prefix_has_so_many_tokens_at_most(train):
+    assert "adapter.tokens is 65537; expected a whole number above zero and at most 65,536" in train(
+        "--adapter", "prefix", "--set", "adapter.tokens=65537"
+    )
+
+
+@pytest.mark.parametrize("estimator", ["two_sided", "one_sided", "curvature"])
+def test_every_estimator_bounds_its_directions(estimator, train):
+    assert "at most 65,536" in train("--estimator", estimator, "--directions", 70_000)
+
+
+@pytest.mark.parametrize("flags", [("--steps", "9" * 5000), ("--set", f"steps={'9' * 5000}"), ("--set", "steps=[1]")])
+def test_steps_that_are_no_number_are_refused_in_a_short_sentence(flags, train):
+    sentence = train(*flags)
+    assert "steps is " in sentence
+    assert len(sentence) < 400
+
+
+@pytest.mark.parametrize("value", ["0x" + "f" * 5000, "1" + "0" * 400])
+def test_a_number_that_no_float_holds_is_refused(value, train):
+    assert "expected a number" in train("--set", f"rule.lr={value}")
+
+
+@pytest.mark.parametrize("name", ["dtype", "rule.schedule", "adapter.kind"])
+@pytest.mark.parametrize("value", ["[1]", "{a = 1}"])
+def test_a_list_or_a_table_is_no_choice(name, value, train):
+    assert f"{name} is " in (sentence := train("--set", f"{name}={value}"))
+    assert "; expected a text" in sentence
+
+
+def test_a_set_holds_one_value(train):
+    assert "steps is '1\\nbatch = 2'; expected a whole number" in train("--set", "steps=1\nbatch = 2")
+
+
+@pytest.mark.parametrize("value", ["\u00b2", "\u0663", "9" * 5000, "1.0", "+1", "0"])
+def test_health_is_looked_at_every_so_many_steps(value, train):
+    assert "; expected a whole number above zero" in train("--health-every", value)
+
+
+def test_a_device_has_a_number_of_few_digits(train):
+    assert "expected cpu, cuda or cuda:N" in train("--device", "cuda:" + "9" * 5000)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("steps = " + "9" * 5000, "own.toml' is not TOML: Exceeds the limit"),
+        ("steps = " + "[" * 5000, "own.toml' is nested too deeply"),
+        ("batch" + ".a" * 5000 + " = 1", "batch is a dict that is too large to show; expected a whole number"),
+    ],
+    ids=["digits", "lists", "tables"],
+)
+def test_a_configuration_with_numbers_or_levels_without_end_is_refused(text, said, train, tmp_path):
+    (tmp_path / "own.toml").write_text(text)
+    assert said in train("--config", tmp_path / "own.toml")
+
+
+def test_a_configuration_that_is_a_pipe_is_refused_and_not_waited_for(train, tmp_path):
+    os.mkfifo(tmp_path / "own.toml")
+    assert "own.toml' is no regular file" in train("--config", tmp_path / "own.toml")
+
+
+def test_a_name_in_a_configuration_may_hold_no_nul(train, tmp_path):
+    (tmp_path / "own.toml").write_text('columns = "a\\u0000b"')
+    assert "columns is 'a\\x00b', which holds a NUL character" in train("--config", tmp_path / "own.toml")
+
+
+@pytest.mark.parametrize("flag", ["--columns", "--task", "--out", "--set"])
+def test_bytes_on_the_command_line_that_are_no_utf8_are_refused(flag, refused):
+    assert "an argument is 'caf\\udce9', which is no UTF-8" in refused("train", flag, "caf\udce9")
+
+
+@pytest.mark.parametrize("command", ["journal", "report", "resume"])
+def test_an_argument_with_a_nul_is_refused(command, refused):
+    assert "which holds a NUL character" in refused(command, "a\0b")
+
+
+def test_a_name_that_no_file_can_have_is_refused(train):
+    assert "File name too long" in train(model="a" * 5000)
+
+
+def test_a_sentence_does_not_steer_the_terminal(refused):
+    assert r"--\x1b[31m\u202e" in refused("train", "--\x1b[31m\u202e")
+
+
 def test_an_unknown_choice_comes_with_the_known_ones(train):
     assert "dtype is 'float8'; expected one of bfloat16, float32" in train("--dtype", "float8")
 
@@ -235,7 +379,7 @@ def test_a_value_of_set_of_the_wrong_type_is_refused(train):
 
 
 def test_a_configuration_file_that_does_not_exist_is_named(train, tmp_path):
-    assert "nowhere.toml' cannot be read" in train("--config", tmp_path / "nowhere.toml")
+    assert "nowhere.toml' does not exist" in train("--config", tmp_path / "nowhere.toml")
 
 
 def test_a_run_folder_that_exists_is_refused(refused, tiny_folder, data_folder, tmp_path):
@@ -282,7 +426,7 @@ def test_a_file_is_not_overwritten(command, refused, pair_run, data_folder):
     assert "exists and is not empty" in refused(command, pair_run, data_folder / "train.jsonl")
 
 
-@pytest.mark.parametrize("at", ["2", "-1", "first", "1.0", ""])
+@pytest.mark.parametrize("at", ["2", "-1", "first", "1.0", "", "\u00b2", "\u0661"])
 @pytest.mark.parametrize("command", ["evaluate", "predict", "export", "replay"])
 def test_a_step_out_of_range_comes_with_the_range(command, at, refused, pair_run, tmp_path):
     more = {"predict": ["one\ttwo"], "export": [tmp_path / "new"], "replay": [tmp_path / "new"]}.get(command, [])
@@ -310,6 +454,24 @@ def test_an_unknown_split_comes_with_the_known_ones(name, refused, pair_run):
     assert f"unknown split {name!r}; expected train, validation or test" in refused(
         "evaluate", pair_run, "--split", name
     )
+
+
+def test_an_unknown_split_of_other_data_comes_with_the_known_ones(refused, pair_run, data_folder):
+    assert "unknown split 'dev'; expected train, validation or test" in refused(
+        "evaluate", pair_run, "--data", data_folder / "train.jsonl", "--split", "dev"
+    )
+
+
+def test_a_split_that_other_data_does_not_have_is_refused(refused, pair_run, data_folder):
+    (data_folder / "validation.jsonl").unlink()
+    assert "the data has no split 'validation'; it has test, train" in refused(
+        "evaluate", pair_run, "--data", data_folder, "--split", "validation"
+    )
+
+
+def test_a_step_of_thousands_of_digits_is_not_in_the_run(refused, pair_run):
+    assert "is not in this run; expected best" in (sentence := refused("evaluate", pair_run, "--at", "9" * 5000))
+    assert len(sentence) < 400
 
 
 def test_another_base_model_than_the_journals_is_refused(refused, pair_run):

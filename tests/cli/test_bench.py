@@ -61,6 +61,7 @@ def test_ctrl_c_prints_what_is_there_so_far(noback, tiny_folder, monkeypatch):
         (("--shape", "roberta-large", "--tokens", 513), "tokens is 513; model 'roberta-large' takes 512 at most"),
         (("--shape", "opt-13b", "--tokens", 4096), "tokens is 4096; model 'opt-13b' takes 2048 at most"),
         (("--tokens", 5000), "tokens is 5000; model 'mini' takes"),
+        (("--batch", 2**62), "at most 268,435,456"),
         (("--batch", 0), "--batch is '0'; expected a whole number above zero"),
         (("--repeats", "many"), "--repeats is 'many'; expected a whole number above zero"),
         (("--without", "adams"), "without is 'adams'; expected one of"),

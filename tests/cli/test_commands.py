@@ -374,3 +374,15 @@ def test_help_of_train_gives_the_defaults(capsys):
         if row.estimator != "backprop":
             assert all(f"{number:g}" in text for number in (row.lr, row.eps) if number is not None)
     assert "training steps (default 250)" in text
+
+
+def test_what_a_task_file_says_does_not_steer_the_terminal(noback, tmp_path):
+    task = tmp_path / "own.toml"
+    task.write_text(
+        'name = "own"\nabout = "\\u001b[31mred\\u202e"\nsentences = ["sentence"]\nwords = {a = "bad", b = "good"}\n'
+        'template = "*cls**sent_0*_It_was*mask*.*sep+*"\n'
+    )
+    code, out, _ = noback("tasks", task)
+    assert (code, out.splitlines()[0]) == (0, r"own (version 1): \x1b[31mred\u202e")
+    code, out, _ = noback("tasks", task, "--json")
+    assert json.loads(out)["tasks"][0]["about"] == "\x1b[31mred\u202e"

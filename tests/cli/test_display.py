@@ -65,3 +65,8 @@ def test_long_work_shows_a_bar(shown, monkeypatch):
     watcher.progress("answering the test set", 2, 3)
     watcher.progress("answering the test set", 3, 3)
     assert "answering the test set" in text.getvalue()
+
+
+def test_a_note_does_not_steer_the_terminal_nor_become_an_emoji(capsys):
+    Display().note("\x1b[31mred\u202e :smile: [bold]")
+    assert capsys.readouterr().err == "\\x1b[31mred\\u202e :smile: [bold]\n"

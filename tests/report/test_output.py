@@ -144,3 +144,19 @@ def test_several_runs_have_a_row_each(folders, make_report, tmp_path):
     assert "60.0% (55.1 to 64.7) | 81.2% (77.1 to 84.8)" in rows["first"]
     assert "| - | 81.2% (77.1 to 84.8)" in rows["second"]
     assert "nothing to judge" in rows["third"]
+
+
+def test_examples_in_two_sets_stand_in_the_table_of_what_was_run(folders, make_report):
+    lines = metrics_of(LABELS, 40)
+    shared = {"of": "test", "within": "train", "examples": 100, "exact": 70, "near": 3}
+    lines[0]["overlap"] = {"shared": [shared], "two_labels": 2}
+    out, _ = make_report(folders.run(metrics=lines), "--markdown")
+    assert "73 of 100 test examples in train (70 exactly); 2 texts with more than one label" in out
+
+
+@pytest.mark.parametrize("overlap", [None, {"shared": [], "two_labels": 0}, 5, {"shared": 5, "two_labels": "many"}])
+def test_a_run_whose_sets_share_nothing_or_that_does_not_say_has_no_such_row(overlap, folders, make_report):
+    lines = metrics_of(LABELS, 40)
+    lines[0]["overlap"] = overlap
+    out, _ = make_report(folders.run(metrics=lines), "--markdown")
+    assert "examples in two sets" not in out

@@ -137,7 +137,7 @@ def test_a_table_beside_runs_is_refused(comparison, folders, make_report):
         make_report(comparison, folders.run("other"))
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"rows": 3}', '{"rows": [3]}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"rows": 3}', '{"rows": [3]}', "[" * 100_000])
 def test_a_damaged_table_is_refused_in_a_sentence(folders, make_report, text):
     folder = folders.parent / "cmp"
     folder.mkdir(parents=True)

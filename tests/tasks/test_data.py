@@ -1,7 +1,9 @@
 """Where examples come from: files, folders and datasets, and the sentences for those that cannot be used."""
 
+import csv
 import gzip
 import json
+import os
 
 import pytest
 
@@ -192,17 +194,124 @@ def test_a_missing_column_comes_with_the_flag_that_names_columns(tmp_path, revie
     assert "--columns SENTENCE[,SENTENCE],LABEL" in refusal(file, reviews_spec)
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("a.csv", "sentence,label\nclever,1\ndull\n"),
-        ("a.tsv", "sentence\tlabel\nclever\t1\ndull\n"),
-        ("a.jsonl", '{"sentence": "clever", "label": 1}\n\n{"sentence": "dull", "label": null}\n'),
-    ],
-)
-def test_a_missing_value_is_named_with_its_line(name, text, tmp_path, reviews_spec):
-    file = write(tmp_path / name, text)
+def test_a_missing_value_is_named_with_its_line(tmp_path, reviews_spec):
+    file = write(tmp_path / "a.jsonl", '{"sentence": "clever", "label": 1}\n\n{"sentence": "dull", "label": null}\n')
     assert f"line 3 of '{file}' has no value for column 'label'" in refusal(file, reviews_spec)
+
+
+@pytest.mark.parametrize("row", ["dull", "dull\t0\tmore", "dull\t0\t"], ids=["fewer", "more", "one empty more"])
+@pytest.mark.parametrize(("ending", "mark"), [("csv", ","), ("tsv", "\t")])
+def test_a_row_with_other_fields_than_columns_is_refused_by_its_line(ending, mark, row, tmp_path, reviews_spec):
+    text = f"sentence\tlabel\nclever\t1\n{row}\n".replace("\t", mark)
+    file = write(tmp_path / f"a.{ending}", text)
+    count = len(row.split("\t"))
+    assert f"line 3 of data file '{file}' has {count} field{'s' * (count > 1)}; expected 2" in refusal(
+        file, reviews_spec
+    )
+
+
+def test_a_row_that_lacks_a_column_no_task_asks_for_is_refused_too(tmp_path, reviews_spec):
+    file = write(tmp_path / "a.csv", "sentence,label,source\nclever,1,a\ndull,0\n")
+    assert "has 2 fields; expected 3" in refusal(file, reviews_spec)
+
+
+def test_a_column_that_stands_twice_in_the_first_line_is_refused(tmp_path, reviews_spec):
+    file = write(tmp_path / "a.csv", "sentence,label,sentence\nclever,1,dull\n")
+    assert f"the first line of data file '{file}' names the column 'sentence' twice" in refusal(file, reviews_spec)
+
+
+def test_columns_without_a_name_do_not_count_while_no_task_asks_for_them(tmp_path, reviews_spec):
+    file = write(tmp_path / "a.csv", ",sentence,label,\n0,clever,1,x\n1,dull,0,y\n")
+    assert [one.sentences for one in read(file, reviews_spec)["whole"]] == [("clever",), ("dull",)]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("sentence", '["a", "b"]'), ("sentence", '{"a": "b"}'), ("label", "[1]")]
+)
+def test_a_list_or_an_object_where_one_text_is_expected_is_refused(column, value, tmp_path, reviews_spec):
+    values = {"sentence": '"dull"', "label": "0", column: value}
+    row = ", ".join(f'"{name}": {text}' for name, text in values.items())
+    file = write(tmp_path / "a.jsonl", f"{{{row}}}\n")
+    assert f"in column '{column}'; expected one text" in (said := refusal(file, reviews_spec))
+    assert f"line 1 of '{file}' has " in said
+
+
+@pytest.mark.parametrize(
+    ("choices", "label"),
+    [('[{"text": "a"}, "b"]', '"b"'), ('[["a"], "b"]', '"b"'), ('{"a": "b"}', "0"), ('["a", "b"]', '{"right": "a"}')],
+)
+def test_choices_and_answers_are_texts_or_lists_of_texts(choices, label, tmp_path):
+    entries = {"name": "pick", "prompt": "{question}", "choices": ["options"]}
+    file = write(tmp_path / "a.jsonl", f'{{"question": "which?", "options": {choices}, "label": {label}}}\n')
+    assert "expected one text" in refusal(file, spec_of(entries, "pick.toml"))
+
+
+def test_a_key_that_stands_twice_in_one_object_is_refused_by_its_line(tmp_path, reviews_spec):
+    file = write(
+        tmp_path / "a.jsonl", '{"sentence": "clever", "label": 1}\n{"sentence": "a", "sentence": "b", "label": 0}\n'
+    )
+    assert f"line 2 of data file '{file}' is not JSON: the key 'sentence' stands twice" in refusal(file, reviews_spec)
+
+
+def test_a_number_that_is_none_is_refused(tmp_path, reviews_spec):
+    file = write(tmp_path / "a.jsonl", '{"sentence": NaN, "label": 1}\n')
+    assert "NaN is no JSON value" in refusal(file, reviews_spec)
+
+
+def test_a_lone_surrogate_in_a_sentence_is_refused_by_its_line(tmp_path, reviews_spec):
+    file = write(tmp_path / "a.jsonl", '{"sentence": "half \\ud83d", "label": 1}\n')
+    assert f"line 1 of '{file}', column 'sentence', is 'half \\ud83d', which is no UTF-8" in refusal(file, reviews_spec)
+
+
+def test_a_field_of_a_million_characters_is_read_and_the_limit_of_the_process_stays(tmp_path, reviews_spec):
+    before = csv.field_size_limit()
+    file = write(tmp_path / "a.csv", f"sentence,label\n{'long ' * 200_000},1\nshort,0\n")
+    assert len(read(file, reviews_spec)["whole"][0].sentences[0]) == 1_000_000
+    assert csv.field_size_limit() == before
+
+
+def test_a_field_over_the_bound_is_refused_and_the_limit_of_the_process_stays(tmp_path, reviews_spec):
+    before = csv.field_size_limit()
+    file = write(tmp_path / "a.csv", f"sentence,label\n{'x' * (2**24 + 1)},1\n")
+    assert "line 2 of data file" in (said := refusal(file, reviews_spec))
+    assert "at most 16,777,216 characters" in said
+    assert csv.field_size_limit() == before
+
+
+def test_a_number_of_thousands_of_digits_is_refused_by_its_line(tmp_path, reviews_spec):
+    file = write(tmp_path / "a.jsonl", f'{{"sentence": "clever", "label": {"9" * 5000}}}\n')
+    assert f"line 1 of data file '{file}' is not JSON" in refusal(file, reviews_spec)
+
+
+def test_a_choice_is_no_number_of_thousands_of_digits(tmp_path):
+    entries = {"name": "pick", "prompt": "{question}", "choices": ["options"]}
+    row = f'{{"question": "which?", "options": ["a", "b"], "label": "{"9" * 5000}"}}\n'
+    assert "expected the text of a choice, or its number" in refusal(
+        write(tmp_path / "a.jsonl", row), spec_of(entries, "pick.toml")
+    )
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path, reviews_spec):
+    os.mkfifo(tmp_path / "a.csv")
+    assert "a.csv' is no regular file" in refusal(tmp_path / "a.csv", reviews_spec)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["a pipe", "a folder"])
+def test_a_split_that_is_no_regular_file_is_refused_and_not_passed_over(make, tmp_path, reviews_spec):
+    write(tmp_path / "train.csv", TABLES[".csv"])
+    make(tmp_path / "test.csv")
+    assert f"data file '{tmp_path / 'test.csv'}' is " in refusal(tmp_path, reviews_spec)
+
+
+def test_a_link_to_a_file_is_followed(tmp_path, reviews_spec):
+    write(tmp_path / "real.csv", TABLES[".csv"])
+    (tmp_path / "a.csv").symlink_to(tmp_path / "real.csv")
+    assert read(tmp_path / "a.csv", reviews_spec)["whole"] == EXAMPLES
+
+
+@pytest.mark.parametrize("name", ["a\0.csv", "a" * 5000 + ".csv"], ids=["a NUL", "too long"])
+def test_data_that_cannot_exist_is_refused_with_a_sentence(name, tmp_path, reviews_spec):
+    assert "expected a file (.csv, .tsv, .jsonl" in refusal(tmp_path / name, reviews_spec)
 
 
 @pytest.mark.parametrize("text", ["", "sentence,label\n"], ids=["no bytes", "a header only"])

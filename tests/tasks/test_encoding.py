@@ -220,3 +220,9 @@ def test_a_new_segment_begins_after_a_separator(segmenting):
 
 def test_there_are_two_segments_at_most(segmenting):
     assert segments_of("*cls**sent_0**sep+**mask**sep+**sent_1**sep+*", segmenting).max() == 1
+
+
+@pytest.mark.parametrize("text", ["half \ud83d", "caf\udce9"])
+def test_a_text_to_answer_that_is_no_utf8_is_refused(text, small_task):
+    with pytest.raises(InputError, match=r"a text to answer is .* which is no UTF-8"):
+        small_task.prompts([text])

@@ -59,7 +59,7 @@ def _chooser(word: str, model: Any, names: Collection[str]) -> Callable[[str], b
         return lambda name: "norm" in name.lower()
     if word == "head":
         return lambda name: not name.startswith(f"{model.base_model_prefix}.")
-    last = re.fullmatch(r"last:(\d{1,9})", word)
+    last = re.fullmatch(r"last:([0-9]{1,6})", word)
     if last:
         numbers = {layer for layer in map(_layer, names) if layer is not None}
         least = max(numbers, default=-1) + 1 - int(last[1])

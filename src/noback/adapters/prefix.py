@@ -25,6 +25,7 @@ from noback.json_text import json_text
 from noback.options import option, whole
 
 _NAME = "noback_prefix"  # of the attention function
+_MOST_TOKENS = 2**16  # far more than any model has positions
 _KEYS, _VALUES = "prefix_keys", "prefix_values"
 
 
@@ -38,7 +39,7 @@ class Prefix(Adapter):
     tokens: int = option(5, "tokens of the prefix")
 
     def __post_init__(self) -> None:
-        whole("adapter.tokens", self.tokens)
+        whole("adapter.tokens", self.tokens, _MOST_TOKENS)
 
     def attach(self, model: Any, _fresh: Collection[str], seed: int) -> dict[str, Tensor]:
         """Give each attention module a prefix; real tokens are drawn from the vocabulary by the run's seed."""

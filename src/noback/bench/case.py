@@ -18,6 +18,7 @@ ADAPTERS = ("full", "lora")
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("float32", "bfloat16")
 PRECISIONS = ("float32", "tf32")
+_MOST_TOKENS = 2**28  # of a batch: two gigabytes of tokens alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class BenchCase:
             one_of(name, value, choices)
         for name in ("batch", "tokens", "repeats"):
             whole(name, getattr(self, name))
+        whole("batch x tokens", self.batch * self.tokens, _MOST_TOKENS)
         for name in self.without:
             one_of("without", name, OPTIONAL)
         if set(self.without) >= set(CONTENDERS):

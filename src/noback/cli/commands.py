@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from noback.errors import InputError
+from noback.errors import InputError, printable, shown
+from noback.inputs import whole_number_in
 from noback.json_text import json_text
+from noback.options import whole
 
 if TYPE_CHECKING:
     from noback.watching import Watcher
@@ -63,13 +65,15 @@ def add_watching(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def whole_number(flag: str, text: str | None) -> int | None:
-    """A flag's text as a whole number above zero; None where it was not given."""
+def whole_number(flag: str, text: str | None, most: int = 2**63 - 1) -> int | None:
+    """A flag's text as a whole number above zero and at most `most`; None where it was not given."""
     if text is None:
         return None
-    if not text.isdecimal() or int(text) < 1:
-        raise InputError(f"{flag} is {text!r}; expected a whole number above zero")
-    return int(text)
+    number = whole_number_in(text)
+    if not number:
+        raise InputError(f"{flag} is {shown(text)}; expected a whole number above zero")
+    whole(flag, number, most)
+    return number
 
 
 @contextmanager
@@ -108,7 +112,7 @@ def aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def say(arguments: argparse.Namespace, values: dict[str, Any], text: str) -> None:
     """Print the result: JSON for scripts, text for people."""
-    print(json_text(values) if arguments.json else text, flush=True)
+    print(json_text(values) if arguments.json else printable(text), flush=True)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from noback.errors import printable
 from noback.values import Estimate, Score
 from noback.watching import Silent
 
@@ -20,7 +21,7 @@ class Display(Silent):
     """Shows notes, the course of training, and any other work that takes over two seconds."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False)
+        self._console = Console(stderr=True, highlight=False, emoji=False)
         # A live bar in a notebook is a widget; without ipywidgets the notebook gets lines, as a log file does.
         widgets = self._console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None
         self._live = self._console.is_terminal or widgets
@@ -32,7 +33,7 @@ class Display(Silent):
 
     def note(self, text: str) -> None:
         """A sentence about the run."""
-        self._console.print(text, markup=False)
+        self._say(text)
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Work other than training: a bar once it has lasted two seconds, never while training shows its own."""
@@ -47,7 +48,7 @@ class Display(Silent):
                 self._advance(what, done, total, "")
             elif now - self._logged > _LOG_SECONDS:
                 self._logged = now
-                self._console.print(f"{what}: {done} of {total}")
+                self._say(f"{what}: {done} of {total}")
         if done >= total:
             self.close()
 
@@ -64,7 +65,7 @@ class Display(Silent):
         elif time.monotonic() - self._logged > _LOG_SECONDS or step == steps:
             self._logged = time.monotonic()
             pace = (self._logged - self._since) / (step - self._began_at)
-            self._console.print(f"step {step}/{steps}  {fields}  {(steps - step) * pace:.0f} s left", markup=False)
+            self._say(f"step {step}/{steps}  {fields}  {(steps - step) * pace:.0f} s left")
         if step == steps:
             self.close()
 
@@ -77,13 +78,16 @@ class Display(Silent):
             self._validation = f"validation {score.accuracy:.1%}"
             text = f"step {step}  validation accuracy {score.accuracy:.1%}  loss {score.loss:.3f}"
         if not self._live:
-            self._console.print(text, markup=False)
+            self._say(text)
 
     def close(self) -> None:
         """Leave the display as it is and let go of the terminal."""
         if self._bar is not None:
             self._bar.stop()
         self._bar, self._what = None, ""
+
+    def _say(self, text: str) -> None:
+        self._console.print(printable(text), markup=False)
 
     def _advance(self, what: str, done: int, total: int, fields: str) -> None:
         if self._bar is None:

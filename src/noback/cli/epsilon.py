@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Measure and print the table."""
     from noback.cli.flags import config_from, numbers
 
-    eps, probes = numbers("--at", arguments.at), whole_number("--probes", arguments.probes)
+    eps, probes = numbers("--at", arguments.at), whole_number("--probes", arguments.probes, 2**16)
     config = config_from(arguments)
     from noback.epsilon import EPS, MEASURED, measure_eps
 

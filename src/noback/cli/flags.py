@@ -13,7 +13,7 @@ from typing import Any
 
 from noback.cli.flag_names import FLAGS
 from noback.config import RunConfig, config_of, read_config, renamed
-from noback.errors import InputError
+from noback.errors import InputError, shown
 from noback.options import option_kinds, table_of_text
 
 Flags = dict[str, str]  # flag -> where it stands in the options
@@ -121,7 +121,7 @@ def numbers(name: str, text: str | None) -> list[float]:
     try:
         return [float(part) for part in text.split(",")] if text is not None else []
     except ValueError:
-        raise InputError(f"{name} is {text!r}; expected numbers with commas between, such as 1e-3,1e-2") from None
+        raise InputError(f"{name} is {shown(text)}; expected numbers with commas between, such as 1e-3,1e-2") from None
 
 
 def _field(options: type[Any], path: str) -> tuple[dataclasses.Field[Any], Any, Any, list[str]]:
@@ -163,14 +163,14 @@ def _value(text: str, hint: Any, path: str) -> Any:
     except ValueError:
         words = {int: "a whole number", float: "a number"}
         raise InputError(
-            f"{path.rsplit('.', maxsplit=1)[-1]} is {text!r}; expected {words.get(kind, 'a text')}"
+            f"{path.rsplit('.', maxsplit=1)[-1]} is {shown(text)}; expected {words.get(kind, 'a text')}"
         ) from None
 
 
 def _setting(pair: str) -> tuple[str, Any]:
     path, equals, text = pair.partition("=")
     if not equals:
-        raise InputError(f"--set {pair!r} has no '='; expected KEY=VALUE, such as rule.lr=2e-5")
+        raise InputError(f"--set {shown(pair)} has no '='; expected KEY=VALUE, such as rule.lr=2e-5")
     return path.strip(), _toml_value(text.strip())
 
 
@@ -181,9 +181,10 @@ def _kinds(hints: Mapping[str, Any], path: str) -> list[type[Any]]:
 
 def _toml_value(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        table = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):  # no TOML, a number of over 4,300 digits, or lists in lists without end
         return text
+    return table["value"] if len(table) == 1 else text
 
 
 def _put(table: dict[str, Any], path: str, value: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import re
 import sys
@@ -26,7 +27,8 @@ from noback.cli import (
     tasks,
     train,
 )
-from noback.errors import InputError, NobackError
+from noback.errors import InputError, NobackError, printable
+from noback.inputs import check_name
 
 COMMANDS = {
     "train": train,
@@ -60,20 +62,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit code is 0, 2 for input that cannot be used, 130 for Ctrl-C, else 1."""
     try:
         words = sys.argv[1:] if argv is None else argv
+        for word in words:
+            check_name("an argument", word)
         arguments = _parser(next((word for word in words if word in COMMANDS), "")).parse_args(argv)
         arguments.command.run(arguments)
     except NobackError as error:
-        print(f"noback: {' '.join(str(error).split())}", file=sys.stderr)
+        _complain(str(error))
         return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone: nothing more to say
     except (OSError, UnicodeError, MemoryError) as error:
-        print(f"noback: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
-        return 1
+        _complain(str(error) or type(error).__name__)
+        return 2 if getattr(error, "errno", None) == errno.ENAMETOOLONG else 1
     except KeyboardInterrupt:
         print("noback: stopped", file=sys.stderr)
         return 130
     return 0
+
+
+def _complain(sentence: str) -> None:
+    """One line on stderr."""
+    print(f"noback: {printable(' '.join(sentence.split()))}", file=sys.stderr)
 
 
 def _parser(chosen: str | None = None) -> argparse.ArgumentParser:

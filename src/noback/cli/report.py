@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from noback.cli.commands import add_json, say
+from noback.errors import printable
 
 HELP = "make a page of one or several runs, or a Markdown summary"
 DESCRIPTION = """
@@ -44,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
         check_place(out)
     subject = read_subject(arguments.runs)
     for path in subject.repeated:
-        print(f"{path} was given before; it is shown once", file=sys.stderr)
+        print(f"{printable(str(path))} was given before; it is shown once", file=sys.stderr)
     if out is None and not arguments.markdown:
         out = Path("report.html") if len(subject.paths) > 1 else subject.paths[0] / "report.html"
     page = page_of(subject, FLAGS)

@@ -10,11 +10,10 @@ import numpy as np
 
 from noback.errors import InputError
 from noback.options import positive, whole
-from noback.values import Estimate, Move, to_float32
+from noback.values import MOST_DIRECTIONS, Estimate, Move, to_float32
 
 Array = Any  # float64 [n], NumPy's or torch's: a search uses only the operators that both have
 Search = Generator[list[Move], Array, Array | tuple[Array, Array]]
-_MOST_DIRECTIONS = 2**16  # of a step; a point each, at least, is held in memory
 
 
 class Estimator(Protocol):
@@ -97,9 +96,7 @@ def estimate_of(
 
 def check_search(eps: float | None, directions: int) -> None:
     """Refuse an eps or a number of directions that no search can use."""
-    whole("directions", directions)
-    if directions > _MOST_DIRECTIONS:
-        raise InputError(f"directions is {str(directions)[:20]}; expected {_MOST_DIRECTIONS} at most")
+    whole("directions", directions, MOST_DIRECTIONS)
     if eps is not None:
         positive("eps", eps)
 

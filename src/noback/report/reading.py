@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from noback.errors import InputError
 from noback.files import is_regular
 from noback.folder import RunFolder
 from noback.health import on_the_way
+from noback.inputs import read_toml
 from noback.journal import Contents, StepRecord, read_journal
 from noback.json_text import number_in
 from noback.verdict import Verdict, stopped_at, verdict
@@ -120,7 +119,7 @@ def read_run(path: Path, name: str) -> ReadRun:
     contents = read_journal(folder.journal) if is_regular(folder.journal) else None
     metrics = folder.read_metrics()
     recorded = contents.header.get("config") if contents else None
-    return ReadRun(name, path, recorded or _config(folder.config), contents, metrics, going)
+    return ReadRun(name, path, recorded or read_toml(folder.config, "configuration"), contents, metrics, going)
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
@@ -132,12 +131,3 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
         depth += 1
         names = ["/".join(path.parts[-depth:]) for path in whole]
     return names
-
-
-def _config(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"configuration {str(path)!r} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"configuration {str(path)!r} is not TOML: {error}") from None

@@ -75,10 +75,25 @@ def _facts(run: ReadRun) -> list[tuple[str, str]]:
     found = [
         ("tuned weights", f"{tuned:,}" if tuned is not None else None),
         ("began", moment(began) if began is not None else None),
+        ("examples in two sets", _overlap(start.get("overlap"))),
         ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
         ("digest of the base weights", header.get("base")), ("digest of the data", header.get("data")),
     ]  # fmt: skip
     return [(title, str(text)) for title, text in found if text]
+
+
+def _overlap(counts: Any) -> str:
+    """What the sets of a run have in common; empty where they have nothing, or where that is not known."""
+    if not isinstance(counts, Mapping):
+        return ""
+    shared, labels = counts.get("shared"), number_in(counts, "two_labels")
+    said = [_shared(one) for one in shared if isinstance(one, Mapping)] if isinstance(shared, list) else []
+    return "; ".join([*said, *([f"{labels:,} texts with more than one label"] if labels else [])])
+
+
+def _shared(one: Mapping[str, Any]) -> str:
+    exact, near, examples = (number_in(one, key) or 0 for key in ("exact", "near", "examples"))
+    return f"{exact + near:,} of {examples:,} {one.get('of')} examples in {one.get('within')} ({exact:,} exactly)"
 
 
 def cost_table(run: ReadRun) -> Table | None:

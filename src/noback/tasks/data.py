@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
-import json
-import zlib
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from noback.errors import InputError
+from noback.errors import InputError, shown
+from noback.inputs import check_text, whole_number_in
 from noback.options import suggestion
+from noback.tasks.rows import ENDINGS, Row, ending_of, read_rows
 from noback.tasks.spec import TaskSpec
 
 _SPLITS = {"train": "train", "dev": "validation", "validation": "validation", "val": "validation", "test": "test"}
-_ENDINGS = (".csv", ".tsv", ".jsonl")
+_EXPECTED = f"{', '.join(ENDINGS)}, plain or .gz"
 _HUB = "hf:"
 WHOLE = "whole"  # a file that is not one of several splits
 
@@ -41,24 +39,33 @@ def read_data(source: str, spec: TaskSpec) -> Splits:
     if source.startswith(_HUB):
         return {name: _examples(rows, f"{source} {name}", spec) for name, rows in _hub_splits(source, spec).items()}
     path = Path(source)
-    if path.is_dir():
+    if _is_folder(path):
         files = _split_files(path)
-    elif path.is_file():
-        if _ending(path) is None:
-            raise InputError(
-                f"data file {source!r} has an unknown ending; expected {', '.join(_ENDINGS)}, plain or .gz"
-            )
+    elif ending_of(path):
         files = {WHOLE: path}
     else:
-        raise InputError(
-            f"data {source!r} does not exist; expected a file ({', '.join(_ENDINGS)}, plain or .gz), "
-            "a folder of split files, or hf:NAME for a Hugging Face dataset"
-        )
-    return {split: _examples(_rows(file), str(file), spec) for split, file in files.items()}
+        raise InputError(f"data file {shown(source)} has an unknown ending; expected {_EXPECTED}")
+    return {split: _examples(read_rows(file), str(file), spec) for split, file in files.items()}
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether a path is a folder; one that does not exist is refused."""
+    try:
+        return stat.S_ISDIR(path.stat().st_mode)
+    except FileNotFoundError:
+        why = "does not exist"
+    except OSError as error:
+        why = f"cannot be read ({error.strerror})"
+    except ValueError:  # a NUL character, or no UTF-8
+        why = "cannot exist"
+    raise InputError(
+        f"data {shown(str(path))} {why}; expected a file ({_EXPECTED}), a folder of split files, "
+        "or hf:NAME for a Hugging Face dataset"
+    )
 
 
 def _split_files(folder: Path) -> dict[str, Path]:
-    files = sorted(path for path in folder.iterdir() if path.is_file() and _ending(path))
+    files = sorted(path for path in _entries(folder) if ending_of(path))
     found: dict[str, Path] = {}
     for path in files:
         split = _SPLITS.get(path.name.split(".")[0].lower())
@@ -71,71 +78,39 @@ def _split_files(folder: Path) -> dict[str, Path]:
     if not found:
         raise InputError(
             f"folder {str(folder)!r} has no split file; expected train, dev (or validation) and test, "
-            f"ending in {', '.join(_ENDINGS)}, plain or .gz"
+            f"ending in {_EXPECTED}"
         )
     return found
 
 
-def _ending(path: Path) -> str | None:
-    name = path.name.removesuffix(".gz")
-    return next((ending for ending in _ENDINGS if name.endswith(ending)), None)
-
-
-def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The rows of a file as (line, column -> value)."""
+def _entries(folder: Path) -> list[Path]:
     try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if path.name.endswith(".gz") else raw).decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise InputError(f"data file {str(path)!r} cannot be read: {error}") from None
-    if _ending(path) == ".jsonl":
-        yield from _json_rows(text, path)
-    else:
-        tabs = _ending(path) == ".tsv"
-        reader = csv.DictReader(
-            io.StringIO(text, newline=""),
-            delimiter="\t" if tabs else ",",
-            quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL,
-        )
-        try:
-            for row in reader:
-                yield reader.line_num, row
-        except csv.Error as error:
-            raise InputError(f"line {reader.line_num} of data file {str(path)!r} is damaged: {error}") from None
+        return list(folder.iterdir())
+    except OSError as error:
+        raise InputError(f"folder {str(folder)!r} cannot be read: {error.strerror}") from None
 
 
-def _json_rows(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"line {number} of data file {str(path)!r} is not JSON: {error}") from None
-        if not isinstance(row, dict):
-            raise InputError(f"line {number} of data file {str(path)!r} is no JSON object with named columns")
-        yield number, row
-
-
-def _examples(rows: Iterable[tuple[int, Mapping[str, Any]]], where: str, spec: TaskSpec) -> list[Example]:
+def _examples(rows: Iterable[Row], where: str, spec: TaskSpec) -> list[Example]:
     examples = []
     for line, row in rows:
         for column in spec.columns:
-            if value_at(row, column) is None:
+            value = value_at(row, column)
+            if value is None or value != value:  # noqa: PLR0124 (a missing number of a dataset is no number)
                 raise InputError(_missing(column, row, where, line))
-        sentences = tuple(str(value_at(row, column)) for column in spec.sentences)
-        examples.append(_ANSWERED[spec.answer](row, sentences, spec, f"line {line} of {where!r}"))
+        place = f"line {line} of {where!r}"
+        sentences = tuple(_text(value_at(row, column), column, place) for column in spec.sentences)
+        examples.append(_ANSWERED[spec.answer](row, sentences, spec, place))
     if not examples:
         raise InputError(f"{where!r} holds no examples")
     return examples
 
 
 def _labelled(row: Mapping[str, Any], sentences: tuple[str, ...], spec: TaskSpec, where: str) -> Example:
-    value = value_at(row, spec.label)
+    value = _text(value_at(row, spec.label), spec.label, where)
     label = next((form for form in _label_forms(value) if form in spec.labels), None)
     if label is None:
         raise InputError(
-            f"{where} has the label {str(value)!r}, which is not in task {spec.name!r} "
+            f"{where} has the label {shown(value)}, which is not in task {spec.name!r} "
             f"(its labels: {', '.join(spec.labels)})"
         )
     return Example(sentences, spec.labels.index(label))
@@ -143,19 +118,20 @@ def _labelled(row: Mapping[str, Any], sentences: tuple[str, ...], spec: TaskSpec
 
 def _chosen(row: Mapping[str, Any], sentences: tuple[str, ...], spec: TaskSpec, where: str) -> Example:
     """The label is the number of the right choice, from 0, or its text, or a list of right texts."""
-    values = [value_at(row, column) for column in spec.choices]
-    choices = [text for value in values for text in texts_in(value)]
-    if any(isinstance(value, list) for value in values):
+    values = {column: value_at(row, column) for column in spec.choices}
+    choices = [text for column in spec.choices for text in _texts(values[column], column, where)]
+    if any(isinstance(value, list) for value in values.values()):
         choices = list(dict.fromkeys(choices))
     if len(choices) < 2 or not all(text.strip() for text in choices):
-        raise InputError(f"{where} has the choices {choices}; expected at least two, none of them empty")
+        raise InputError(f"{where} has the choices {shown(choices)}; expected at least two, none of them empty")
     label = value_at(row, spec.label)
-    right = sorted({choices.index(text) for text in texts_in(label) if text in choices})
+    right = sorted({choices.index(text) for text in _texts(label, spec.label, where) if text in choices})
     if not right:
-        right = [int(form) for form in _label_forms(label) if form.isdecimal() and int(form) < len(choices)][:1]
+        numbers = (whole_number_in(form) for form in _label_forms(label))
+        right = [number for number in numbers if number is not None and number < len(choices)][:1]
     if not right:
         raise InputError(
-            f"{where} has the label {str(label)!r}; "
+            f"{where} has the label {shown(str(label))}; "
             f"expected the text of a choice, or its number from 0 to {len(choices) - 1}"
         )
     return Example(sentences, right[0], tuple(choices), tuple(right))
@@ -165,7 +141,7 @@ def _written(row: Mapping[str, Any], sentences: tuple[str, ...], spec: TaskSpec,
     """The label is the right text, or a list of right texts; a task without a label knows none."""
     if not spec.label:
         return Example(sentences, 0)
-    accepted = tuple(texts_in(value_at(row, spec.label)))
+    accepted = tuple(_texts(value_at(row, spec.label), spec.label, where))
     if not accepted or not accepted[0].strip():
         raise InputError(
             f"{where} has no text in its column {spec.label!r}; expected a right answer, or a list of them"
@@ -186,9 +162,20 @@ def value_at(row: Mapping[str, Any], column: str) -> Any:
     return value
 
 
-def texts_in(value: Any) -> list[str]:
+def _text(value: Any, column: str, where: str) -> str:
+    """A value that is one text, a number or a truth as text."""
+    if not isinstance(value, (str, int, float)):
+        what = "a list" if isinstance(value, list) else "an object" if isinstance(value, Mapping) else shown(value)
+        raise InputError(f"{where} has {what} in column {column!r}; expected one text")
+    text = str(value)
+    if not text.isascii():
+        check_text(f"{where}, column {column!r},", text)
+    return text
+
+
+def _texts(value: Any, column: str, where: str) -> list[str]:
     """A value as texts: itself, or each of a list."""
-    return [str(item) for item in value] if isinstance(value, list) else [str(value)]
+    return [_text(item, column, where) for item in (value if isinstance(value, list) else [value])]
 
 
 def _missing(column: str, row: Mapping[str, Any], where: str, line: int) -> str:
@@ -212,7 +199,7 @@ def _label_forms(value: Any) -> Iterator[str]:
         yield str(int(text.lower() == "true"))
 
 
-def _hub_splits(source: str, spec: TaskSpec) -> dict[str, list[tuple[int, Mapping[str, Any]]]]:
+def _hub_splits(source: str, spec: TaskSpec) -> dict[str, list[Row]]:
     """The splits of `hf:NAME` or `hf:NAME:CONFIG`; examples without a gold label (-1 on the hub) do not count."""
     try:
         import datasets

@@ -26,7 +26,8 @@ def with_demonstrations(drawn: Drawn, spec: TaskSpec, count: int) -> Drawn:
     rest = [example for example in train if id(example) not in taken]
     text = "".join(demonstration(example, spec) + _APART for example in shown)
     note = f"demonstrations: {count} examples of train stand before every prompt and are not trained on"
-    return Drawn({**drawn.splits, "train": rest}, (*drawn.notes, note), spec.preamble + text)
+    splits = {**drawn.splits, "train": rest}
+    return replace(drawn, splits=splits, notes=(*drawn.notes, note), preamble=spec.preamble + text)
 
 
 def demonstration(example: Example, spec: TaskSpec) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from noback.errors import InputError
 from noback.tasks.data import Example, Splits
+from noback.tasks.overlap import Overlaps, overlaps
 from noback.tasks.spec import TaskSpec
 
 _TEST_SEED = 42  # the protocol draws the test set with this seed, whatever the data seed
@@ -21,6 +22,7 @@ class Drawn:
     splits: Splits
     notes: tuple[str, ...]
     preamble: str = ""  # what stands before every prompt: demonstrations
+    overlaps: Overlaps = Overlaps()  # what the sets have in common
 
 
 def draw(found: Splits, spec: TaskSpec, shots: int | None, seed: int, limit: int) -> Drawn:
@@ -51,7 +53,8 @@ def draw(found: Splits, spec: TaskSpec, shots: int | None, seed: int, limit: int
     splits = {"train": train, "validation": validation, "test": test}
     for name, examples in splits.items():
         check_labels(name, examples, spec)
-    return Drawn(splits, tuple(notes))
+    found_twice = overlaps(splits)
+    return Drawn(splits, (*notes, *found_twice.notes), overlaps=found_twice)
 
 
 def draw_test(found: Splits, limit: int, notes: list[str]) -> tuple[list[Example], list[Example]]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from noback.errors import InputError
+from noback.errors import InputError, shown
+from noback.inputs import check_name, read_toml
 from noback.options import suggestion
 from noback.tasks.prompt import CHOICE, Prompt, parse_prompt
 from noback.tasks.template import Template, parse_template
@@ -128,19 +128,14 @@ def task_names() -> list[str]:
 
 def load_spec(name: str) -> TaskSpec:
     """A task of the library by its name, or one's own by the path of its TOML file."""
-    path = Path(name) if name.endswith(".toml") else _LIBRARY / f"{name}.toml"
-    if not path.is_file():
-        if name.endswith(".toml"):
-            raise InputError(f"task file {name!r} does not exist")
+    if name.endswith(".toml"):
+        return spec_of(read_toml(Path(name), "task file"), name)
+    if name not in task_names():
         raise InputError(
-            f"unknown task {name!r}{suggestion(name, task_names())} "
+            f"unknown task {shown(name)}{suggestion(name, task_names())} "
             "(`noback tasks` lists them; one's own is given by the path of its .toml file)"
         )
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, a number without end, tables without end
-        raise InputError(f"task file {name!r} is not TOML: {error}") from None
-    return spec_of(table, name if name.endswith(".toml") else f"{name}.toml")
+    return spec_of(read_toml(_LIBRARY / f"{name}.toml", "task file"), f"{name}.toml")
 
 
 def spec_of(table: Mapping[str, Any], source: str) -> TaskSpec:
@@ -154,11 +149,15 @@ def spec_of(table: Mapping[str, Any], source: str) -> TaskSpec:
     }  # fmt: skip
     for key, value in table.items():
         if key not in kinds:
-            raise InputError(f"task file {source!r} has an unknown entry {key!r}{suggestion(key, kinds)}")
+            raise InputError(f"task file {source!r} has an unknown entry {shown(key)}{suggestion(key, kinds)}")
         outer, inner = kinds[key]
         if type(value) is not outer or not all(type(item) is inner for item in _held(value)):
             within = "" if outer is inner else f" of {inner.__name__}"
-            raise InputError(f"entry {key!r} of task file {source!r} is {value!r}; expected a {outer.__name__}{within}")
+            raise InputError(
+                f"entry {key!r} of task file {source!r} is {shown(value)}; expected a {outer.__name__}{within}"
+            )
+        for text in _texts(value):
+            check_name(f"entry {key!r} of task file {source!r}", text)
     for key in ("name",) if table.get("prompt") else ("name", "template", "words", "sentences"):
         if key not in table:
             raise InputError(f"task file {source!r} lacks the entry {key!r}")
@@ -170,3 +169,16 @@ def _held(value: Any) -> list[Any]:
     if isinstance(value, dict):
         return list(value.values())
     return value if isinstance(value, list) else [value]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in an entry, the keys of its tables too."""
+    left = [value]
+    while left:
+        item = left.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, dict):
+            left += [*item, *item.values()]
+        elif isinstance(item, list):
+            left += item

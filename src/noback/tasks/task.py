@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noback.embedded import DATA
-from noback.errors import InputError
+from noback.errors import InputError, shown
+from noback.inputs import check_text
 from noback.tasks.causal import CausalEncoder, EncodedPrompt
 from noback.tasks.data import Example, read_data
 from noback.tasks.demonstrations import with_demonstrations
 from noback.tasks.encoding import Batch, Encoded, Encoder
 from noback.tasks.label_words import label_word_ids
-from noback.tasks.overlap import fingerprint
+from noback.tasks.overlap import Overlaps, fingerprint
 from noback.tasks.sampling import Drawn, check_labels, draw, draw_test
 from noback.tasks.spec import TaskSpec, load_spec
 
@@ -42,6 +43,7 @@ class Task:
         self.spec, self._tokenizer, self._limit = spec, tokenizer, model_limit
         self.texts = list(spec.labels if for_head else spec.words.values())  # what an answer reads like
         self.notes: tuple[str, ...] = ()
+        self.overlaps = Overlaps()
         self.word_ids: list[int] | None = None  # none: a head is read, or continuations, as a batch says
         self._encoder: Any  # one of two: their encoded examples are of two kinds
         if spec.is_causal and not for_head:
@@ -55,7 +57,7 @@ class Task:
 
     def use(self, drawn: Drawn) -> None:
         """Encode the sets that were drawn for a run, and take over the demonstrations that stand before them."""
-        self.notes = drawn.notes
+        self.notes, self.overlaps = drawn.notes, drawn.overlaps
         if drawn.preamble:
             self.spec = replace(self.spec, preamble=drawn.preamble)
             self._encoder = CausalEncoder(self.spec, self._tokenizer, self._limit)
@@ -171,9 +173,11 @@ class Task:
         if len(parts) < needed + 2 if choosing else len(parts) != needed:
             more = " and at least two choices" if choosing else ""
             raise InputError(
-                f"text {parts[0]!r} has {len(parts)} sentences; "
+                f"text {shown(parts[0])} has {len(parts)} sentences; "
                 f"task {self.spec.name!r} needs {needed}{more} (on the command line, parted by a tab)"
             )
+        for part in parts:
+            check_text("a text to answer", part)
         return Example(parts[:needed], 0, parts[needed:])
 
 
@@ -193,6 +197,11 @@ def with_columns(spec: TaskSpec, columns: str) -> TaskSpec:
             f"columns {columns!r} names {len(names)} columns; task {spec.name!r} needs "
             f"{len(spec.sentences)} for its sentences{choices}{label}"
         )
+    if not all(names):
+        raise InputError(f"columns {columns!r} has an empty name; expected the name of each column")
+    if len(set(zip(names, spec.columns, strict=True))) > len(set(names)):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"columns {columns!r} names {twice!r} twice; expected another column for each")
     if not spec.is_causal:
         return replace(spec, sentences=names[:-1], label=names[-1])
     renamed = dict(zip(spec.columns, names, strict=True))

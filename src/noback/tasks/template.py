@@ -20,7 +20,7 @@ from noback.errors import InputError
 from noback.options import suggestion
 
 SPECIALS = ("cls", "mask", "sep+")
-_SENTENCE = re.compile(r"(\+?)sent(-|l|u|)_(\d+)")
+_SENTENCE = re.compile(r"(\+?)sent(-|l|u|)_([0-9]{1,6})")
 # A bare lower-case word, or any near miss of a directive, is no text; text that looks like one starts with `_`.
 _LIKE_A_DIRECTIVE = re.compile(r"\s*([a-z]{2,}[-+]?(_\w*)?|(?i:\+?(sent.*|cls|mask|sep\+?)))\s*")
 _DIRECTIVES = (*SPECIALS, "sent_0", "+sent_0", "sent-_0", "sentl_0", "+sentl_0", "sentu_0", "sent_1", "+sentl_1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from noback.errors import InputError
-from noback.options import positive, whole
+from noback.options import whole
 
 if TYPE_CHECKING:
     from noback.tasks.spec import TaskSpec
@@ -20,12 +20,15 @@ CAUSAL = ("prompt", "preamble", "chat", "choices", "continuation", "replace", "s
 def check_spec(spec: TaskSpec) -> None:
     """Refuse a specification that makes no sense."""
     for name, limit in (("max_length", spec.max_length), *(("sentence_limits", n) for n in spec.sentence_limits)):
-        positive(f"{name} of task {spec.name!r}", limit)
+        whole(f"{name} of task {spec.name!r}", limit)
     if spec.prompt:
         _check_causal(spec)
     else:
         _check_masked(spec)
     _check_metric(spec)
+    for column in (*spec.sentences, *spec.choices):
+        if not column.strip():
+            raise InputError(f"task {spec.name!r} names a column without a name; expected the name of each column")
     if not spec.label and not (spec.is_causal and spec.answer == "text"):
         raise InputError(f"task {spec.name!r} has an empty label; only a task whose answers are written needs none")
 
