@@ -128,7 +128,7 @@ def test_a_step_that_was_taken_and_not_written_is_taken_again(config, tmp_path, 
     def dying(journal, record):
         if isinstance(record, StepRecord) and record.step == at:
             raise KeyboardInterrupt
-        append(journal, record)
+        return append(journal, record)
 
     with monkeypatch.context() as patched:
         patched.setattr(Journal, "append", dying)

@@ -228,16 +228,20 @@ def test_the_methods_page_names_its_results_file_once_that_is_there():
 
 
 @pytest.mark.parametrize("name", ["full", "lora", "prefix"])
-def test_the_journal_pages_lines_read_journals_of_version_0_1_0(name, capsys):
-    path = ROOT / "tests" / "data" / "journals-0.1.0" / name / "journal"
-    said = read_by_the_page(path, capsys)
-    from noback.journal import read_journal
+def test_the_journal_pages_lines_read_a_runs_journal(name, capsys, tmp_path):
+    """That of a run of 0.1.0, written anew in today's format."""
+    from noback.journal import Journal, read_journal
+    from tests.hostile.forging import records_in_order
 
-    contents = read_journal(path)
-    assert "figures" not in contents.header
+    contents = read_journal(ROOT / "tests" / "data" / "journals-0.1.0" / name / "journal")
+    journal = Journal.create(tmp_path / "journal", {**contents.header, "figures": []})
+    for record in records_in_order(contents):
+        journal.append(record)
+    said = read_by_the_page(tmp_path / "journal", capsys)
     assert [line for line in said if line.startswith("step")] == [
         f"step {one.step} {one.loss} {[*one.slopes]} {{}}" for one in contents.steps
     ]
+    assert len([line for line in said if line.startswith("evaluation")]) == len(contents.evaluations) > 1
 
 
 def test_the_journal_pages_lines_read_figures(tmp_path, capsys):

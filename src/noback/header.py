@@ -36,12 +36,13 @@ def parsed_header(text: bytes, where: str) -> dict[str, Any]:
     return header
 
 
-def table_in(header: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
-    """A table of a run's header; an optimizer's journal has none."""
-    if key not in header:
-        raise DamagedError(f"{where} has no {key} in its header, so it is no run's journal")
-    table: dict[str, Any] = header[key]
-    return table
+def check_run(header: Mapping[str, Any], where: str) -> None:
+    """Refuse a header that is no run's."""
+    if "mezo" in header:
+        raise DamagedError(f"{where} is an optimizer's (noback.MeZO), not a run's; open it with MeZO")
+    for key in ("config", "task", "base", "data"):
+        if key not in header:
+            raise DamagedError(f"{where} has no {key} in its header, so it is no run's journal")
 
 
 def steps_of(header: Mapping[str, Any]) -> int | None:

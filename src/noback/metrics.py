@@ -9,6 +9,7 @@ from typing import Any
 # Texts by a line's kind; what is neither named here nor below is a number, true or false, or null.
 _TEXTS = {
     "result": ("run", "task", "metric", "objective", "weights", "final_weights", "verdict"),
+    "diverged": ("found",),
     "test": ("at",),
 }
 

@@ -16,7 +16,7 @@ from noback.engines import Engine, Opened, chosen_device, identity_of, open_clas
 from noback.errors import InputError, NobackError
 from noback.files import is_regular
 from noback.folder import RunFolder
-from noback.header import table_in
+from noback.header import check_run
 from noback.journal import read_header
 from noback.objectives import TEXTS
 from noback.tasks import Batch, Drawn, Task, TaskSpec, draw_examples, spec_for
@@ -59,6 +59,11 @@ class Run:
         )
         self._asked: int | None = None  # the last step whose batch was asked for
         self._next: tuple[int, Batch] | None = None  # a batch that was made ahead, and its step
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the run has a folder; one that was opened only to score has none."""
+        return self._folder is not None
 
     @property
     def folder(self) -> RunFolder:
@@ -147,9 +152,9 @@ def recorded_config(folder: RunFolder) -> RunConfig:
     folder.check()
     config = config_of(read_config(folder.config))
     if is_regular(folder.journal):
-        written = config_of(
-            table_in(read_header(folder.journal), "config", f"journal {str(folder.journal)!r}")
-        ).recorded()
+        header = read_header(folder.journal)
+        check_run(header, f"journal {str(folder.journal)!r}")
+        written = config_of(header["config"]).recorded()
         now = config.recorded()
         for key in sorted({*written, *now}):
             if written.get(key) != now.get(key):

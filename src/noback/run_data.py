@@ -19,7 +19,7 @@ def use_own_data(run: Run, header: Mapping[str, Any], *, changed_ok: bool) -> li
     # The recorded prompt begins with its demonstrations already.
     run.task.use(replace(drawn_data(run.config, run.spec), preamble=""))
     notes = list(run.task.notes)
-    if run.task.digest() == header["data"]:
+    if not run.is_recorded or run.task.digest() == header["data"]:
         return notes
     changed = f"the data of run {str(run.folder.path)!r} has changed since it was trained"
     if not changed_ok:
@@ -60,11 +60,11 @@ def trained_on(run: Run, header: Mapping[str, Any], name: str) -> list[str]:
 
 def _trained_rows(run: Run, header: Mapping[str, Any]) -> set[bytes] | None:
     """The fingerprints of the training rows: the folder's, else those of the run's data where it has not changed."""
-    expected, path = header.get("trained_rows"), run.folder.trained_rows
-    data = read_regular(path) if expected is not None and is_regular(path) else b""
-    found = {data[place : place + _BYTES] for place in range(0, len(data), _BYTES)}
-    if found and rows_digest(found) == expected:
-        return found
-    if run.task.has("train") and run.task.digest() == header["data"]:
-        return set(run.task.fingerprints("train"))
-    return None
+    expected = header.get("trained_rows")
+    if expected is not None and is_regular(run.folder.trained_rows):
+        data = read_regular(run.folder.trained_rows)
+        found = {data[place : place + _BYTES] for place in range(0, len(data), _BYTES)}
+        if rows_digest(found) == expected:
+            return found
+    same = run.task.has("train") and (not run.is_recorded or run.task.digest() == header["data"])
+    return set(run.task.fingerprints("train")) if same else None

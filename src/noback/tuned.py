@@ -18,7 +18,7 @@ from noback.errors import InputError, NobackError, shown
 from noback.evaluating import answers, score_of, write
 from noback.files import is_regular, whole_folder
 from noback.folder import RunFolder
-from noback.header import table_in
+from noback.header import check_run
 from noback.inputs import whole_number_in
 from noback.journal import Contents, read_header, read_journal
 from noback.objectives import TEXTS, refuse_code
@@ -56,15 +56,14 @@ def open_run(
                 f"run {str(folder.path)!r} has no journal yet; start it with `noback resume {folder.path}`"
             )
     contents, where = read_journal(folder.journal), f"journal {str(folder.journal)!r}"
-    if "mezo" in contents.header:
-        raise InputError(f"{where} is an optimizer's (noback.MeZO), not a run's; open it with MeZO")
+    check_run(contents.header, where)
     if alone:
-        config = config_of(table_in(contents.header, "config", where))
+        config = config_of(contents.header["config"])
     run = Run(
         dataclasses.replace(config, model=model or config.model, device=device or config.device),
         folder,
         watcher,
-        spec_of(table_in(contents.header, "task", where), where),
+        spec_of(contents.header["task"], where),
     )
     begin_with(run, contents)
     warning = contents.warning()
@@ -121,8 +120,8 @@ def evaluate(
     if split not in _SPLITS:
         raise InputError(f"unknown split {split!r}; expected train, validation or test")
     if run.config.objective.judges == TEXTS:
-        refuse_code(run.config.objective, f"run {str(run.folder.path)!r}", trust=trust)
-    header, asked = read_header(run.folder.journal), split
+        refuse_code(run.config.objective, "the run", trust=trust or not run.is_recorded)
+    header, asked = read_header(run.folder.journal) if run.is_recorded else {}, split
     if data is None and columns is None:
         notes = use_own_data(run, header, changed_ok=data_changed_ok)
     else:

@@ -33,7 +33,7 @@ def test_left_padding_changes_no_token_of_any_architecture(kind, tokenizer):
 
 
 def test_what_is_written_is_the_likeliest_token_each_time(opened):
-    model, tokenizer, _ = opened
+    model, tokenizer, *_ = opened
     ids = prompts_of(tokenizer)[0]
     expected = list(ids)
     with torch.inference_mode():
@@ -43,7 +43,7 @@ def test_what_is_written_is_the_likeliest_token_each_time(opened):
 
 
 def test_a_text_ends_before_a_stop_string(opened):
-    model, tokenizer, _ = opened
+    model, tokenizer, *_ = opened
     (whole,) = generate(model, tokenizer, prompts_of(tokenizer)[1:2], 20)
     word = whole.split()[3]
     (cut,) = generate(model, tokenizer, prompts_of(tokenizer)[1:2], 20, [word])
@@ -51,7 +51,7 @@ def test_a_text_ends_before_a_stop_string(opened):
 
 
 def test_generation_goes_no_further_once_every_text_is_stopped(opened):
-    model, tokenizer, _ = opened
+    model, tokenizer, *_ = opened
     seen = []
     hook = model.lm_head.register_forward_hook(lambda *_: seen.append(1))
     generate(model, tokenizer, prompts_of(tokenizer)[1:2], 20, ["a"])
@@ -60,7 +60,7 @@ def test_generation_goes_no_further_once_every_text_is_stopped(opened):
 
 
 def test_a_lower_limit_writes_less_of_the_same(opened):
-    model, tokenizer, _ = opened
+    model, tokenizer, *_ = opened
     more, less = (generate(model, tokenizer, prompts_of(tokenizer), limit) for limit in (6, 3))
     for long, short in zip(more, less, strict=True):
         assert long.startswith(short)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
+from noback import Prefix
 from noback.journal import Evaluation, Seal, StepRecord, read_journal
 from tests.conftest import tiny_model
 from tests.hostile.conftest import trained
@@ -86,13 +87,15 @@ def huge_directions(run, _tmp):
     with_config(run, estimator={"kind": "two_sided", "eps": 1e-2, "directions": 2**64})
 
 
-def growing_tensors(run, _tmp):
-    """A prefix of five tokens, whose packed start claims the right shape and holds far more."""
+def growing_tensors(run, tmp):
+    """A prefix whose packed start claims the right names and shapes and holds far more."""
+    model = read_journal(run / "journal").header["config"]["model"]
+    shutil.rmtree(run)
+    shutil.move(trained(model, tmp / "prefix", adapter=Prefix(tokens=2)), run)
+    bomb = base64.b64encode(zlib.compress(bytes(2**26), 9)).decode()
 
     def change(header):
-        header["config"]["adapter"] = {"kind": "prefix", "tokens": 5}
-        bomb = base64.b64encode(zlib.compress(bytes(2**26), 9)).decode()
-        header["start_tensors"] = {"prefix": {"shape": [2**25], "bytes": bomb}}
+        next(iter(header["start_tensors"].values()))["bytes"] = bomb
 
     forge(run, header=change)
 
