@@ -110,9 +110,7 @@ def test_words_of_tune_that_ask_for_too_much_are_refused(word):
 
 
 def test_directions_are_bounded():
-    with pytest.raises(
-        InputError, match=r"directions is 1000000000; expected .* at most 65,536"
-    ):
+    with pytest.raises(InputError, match=r"directions is 1000000000; expected .* at most 65,536"):
         TwoSided(directions=HUGE)
 
 

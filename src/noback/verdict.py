@@ -19,7 +19,7 @@ LEARNING, TOO_SMALL, DIVERGING = "learning", "too small a step", "diverging"
 NO_SIGNAL, TOO_EARLY = "no signal", "too early to tell"
 _TIMES, _AT_LEAST = 3.0, 0.1  # a validation loss that has grown so many times, and by so much, diverges
 _FLAT = 0.003  # a validation loss that changed by a smaller share is flat
-_LOOK = ("step", "score", "objective", "examples")  # the numbers that a line of an evaluation must have
+_NEEDED = ("step", "score", "objective", "examples")  # the numbers that a line of an evaluation must have
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +36,22 @@ def verdict(contents: Contents, metrics: Sequence[Mapping[str, Any]]) -> Verdict
     A pure function of the journal's records and of what a resumed run makes again where it is lost: the lines of the
     start and of the first, best and last evaluation. So an interrupted run is judged as one that never was.
     """
-    looks, steps = evaluations(metrics), len(contents.steps)
-    stopped, tripled = _stopped(contents, metrics), _tripled(looks)
-    if not stopped and not tripled and (steps < ENOUGH_STEPS or len(looks) < 2):
-        return Verdict(TOO_EARLY, (f"{steps} steps and {len(looks)} evaluations are too few to judge",))
+    evaluated, steps = evaluations(metrics), len(contents.steps)
+    stopped, tripled = _stopped(contents, metrics), _tripled(evaluated)
+    if not stopped and not tripled and (steps < ENOUGH_STEPS or len(evaluated) < 2):
+        return Verdict(TOO_EARLY, (f"{steps} steps and {len(evaluated)} evaluations are too few to judge",))
     evidence = [*stopped, *tripled]
-    if looks:
-        evidence.append(_evaluated(looks))
-    course = _Course.of(contents, looks)
-    evidence += [*_losses(course.trend), *_slopes(contents), *_majority(looks, metrics)]
+    if evaluated:
+        evidence.append(_evaluated(evaluated))
+    course = _Course.of(contents, evaluated)
+    evidence += [*_losses(course.trend), *_slopes(contents), *_majority(evaluated, metrics)]
     word = DIVERGING if stopped or tripled else course.word()
     return Verdict(word, (*evidence, *_advice(word, course, contents)))
 
 
 def evaluations(metrics: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The lines of evaluations that give numbers, by step; of a step that was evaluated again, the newest."""
-    lines = [line for line in metrics if line.get("kind") == "validation" and has_numbers(line, *_LOOK)]
+    lines = [line for line in metrics if line.get("kind") == "validation" and has_numbers(line, *_NEEDED)]
     sound = {int(line["step"]): line for line in lines if line["examples"] > 0 and _accuracy_is_known(line)}
     return [sound[step] for step in sorted(sound)]
 
@@ -71,11 +71,11 @@ def _stopped(contents: Contents, metrics: Sequence[Mapping[str, Any]]) -> list[s
     return [f"the run stopped at step {step}: {found}" for step, found in stopped_at(contents, metrics).items()]
 
 
-def _tripled(looks: Sequence[Mapping[str, Any]]) -> list[str]:
+def _tripled(evaluated: Sequence[Mapping[str, Any]]) -> list[str]:
     """Whether the validation loss, a cross-entropy, is three times what it was; a reward has none."""
-    if len(looks) < 2 or looks[0]["accuracy"] is None:
+    if len(evaluated) < 2 or evaluated[0]["accuracy"] is None:
         return []
-    first, last = number_in(looks[0], "loss"), number_in(looks[-1], "loss")
+    first, last = number_in(evaluated[0], "loss"), number_in(evaluated[-1], "loss")
     if first is None or last is None or last < _TIMES * first or last - first <= _AT_LEAST:
         return []
     return [f"the validation loss went from {first:.4g} to {last:.4g}"]
@@ -103,20 +103,20 @@ def _trend(losses: Sequence[float]) -> _Trend | None:
 class _Course:
     """The course of a run: its evaluations, its training loss, and the share of its slopes that are zero."""
 
-    looks: Sequence[Mapping[str, Any]]
+    evaluated: Sequence[Mapping[str, Any]]
     trend: _Trend | None
     zeros: float
 
     @classmethod
-    def of(cls, contents: Contents, looks: Sequence[Mapping[str, Any]]) -> _Course:
+    def of(cls, contents: Contents, evaluated: Sequence[Mapping[str, Any]]) -> _Course:
         """From a journal and the lines of its evaluations."""
         slopes = [slope for record in contents.steps for slope in record.slopes]
         trend = _trend([record.loss for record in contents.steps])
-        return cls(looks, trend, slope_figures(slopes)["zero_slope_share"])
+        return cls(evaluated, trend, slope_figures(slopes)["zero_slope_share"])
 
     def word(self) -> str:
         """The verdict where the run neither stopped nor lost its way altogether."""
-        first, best, last = self.looks[0], _best(self.looks), self.looks[-1]
+        first, best, last = self.evaluated[0], _best(self.evaluated), self.evaluated[-1]
         errors = self.trend.errors if self.trend else 0.0
         worse = last["objective"] > first["objective"] and errors > 3
         if _change(first, last) < -2 or worse or (_change(best, last) < -4 and errors > 0):
@@ -133,36 +133,36 @@ class _Course:
         """
         errors = self.trend.errors if self.trend else 0.0
         training = 0 if abs(errors) <= 1 else _sign(errors)
-        return training + _sign(self.looks[-1]["objective"] - self.looks[0]["objective"]) < 0
+        return training + _sign(self.evaluated[-1]["objective"] - self.evaluated[0]["objective"]) < 0
 
     def rises(self) -> bool:
         """Whether the training loss, the validation loss or the objective is higher at the end, by however little."""
         if self.trend and self.trend.last > self.trend.first:
             return True
-        return any(_relative(self.looks, key) > 0 for key in ("loss", "objective"))
+        return any(_relative(self.evaluated, key) > 0 for key in ("loss", "objective"))
 
     def goes_down(self) -> bool:
         """Whether the loss falls by more than a flat one does: one standard error, or a few per mille of validation."""
         if self.trend and self.trend.errors < -1:
             return True
-        return any(_relative(self.looks, key) < -_FLAT for key in ("loss", "objective"))
+        return any(_relative(self.evaluated, key) < -_FLAT for key in ("loss", "objective"))
 
 
-def _relative(looks: Sequence[Mapping[str, Any]], key: str) -> float:
+def _relative(evaluated: Sequence[Mapping[str, Any]], key: str) -> float:
     """The change from the first evaluation to the last over the size of the first; 0 where it is not known."""
-    if len(looks) < 2 or not (has_numbers(looks[0], key) and has_numbers(looks[-1], key)):
+    if len(evaluated) < 2 or not (has_numbers(evaluated[0], key) and has_numbers(evaluated[-1], key)):
         return 0.0
-    change = float(looks[-1][key] - looks[0][key])
-    return change / abs(looks[0][key]) if looks[0][key] else _in_errors(change, 0.0)
+    change = float(evaluated[-1][key] - evaluated[0][key])
+    return change / abs(evaluated[0][key]) if evaluated[0][key] else _in_errors(change, 0.0)
 
 
-def _best(looks: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _best(evaluated: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """The best evaluation as the journal, which keeps float32, has it."""
 
     def rank(one: Mapping[str, Any]) -> tuple[float, float, float]:
         return to_float32(one["score"]), -to_float32(number_in(one, "loss") or 0.0), -one["step"]
 
-    return max(looks, key=rank)
+    return max(evaluated, key=rank)
 
 
 def _change(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
@@ -183,8 +183,8 @@ def _in_errors(change: float, error: float) -> float:
 # The evidence of the verdict
 
 
-def _evaluated(looks: Sequence[Mapping[str, Any]]) -> str:
-    first, best, last = looks[0], _best(looks), looks[-1]
+def _evaluated(evaluated: Sequence[Mapping[str, Any]]) -> str:
+    first, best, last = evaluated[0], _best(evaluated), evaluated[-1]
     if any(one["accuracy"] is None for one in (first, best, last)):
         return (
             f"mean validation reward {first['score']:.3f} before, {best['score']:.3f} at its best "
@@ -218,9 +218,9 @@ def _slopes(contents: Contents) -> list[str]:
     ]
 
 
-def _majority(looks: Sequence[Mapping[str, Any]], metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+def _majority(evaluated: Sequence[Mapping[str, Any]], metrics: Sequence[Mapping[str, Any]]) -> list[str]:
     """A model that answers one label to everything reads as that label's share."""
-    table = looks[-1].get("confusion") if looks else None
+    table = evaluated[-1].get("confusion") if evaluated else None
     if not table:
         return []
     answered = [sum(row[index] for row in table) for index in range(len(table))]
