@@ -184,21 +184,21 @@ def _trained(folder: Path, one: Compared, watcher: Watcher, stop: Callable[[], b
 def _row(folder: Path, one: Compared, result: Result | None) -> dict[str, Any]:
     run = RunFolder(folder / one.name)
     metrics, steps = run.read_metrics(), read_journal(run.journal).steps
-    looks = evaluations(metrics) or [{}]
+    evaluated = evaluations(metrics) or [{}]
     base: dict[str, Any] = next((line for line in metrics if line.get("kind") == "zero_shot"), {})
     return {
         "objective": one.title,
         "name": one.name,
         "eps": one.config.eps,
         **slope_figures([slope for record in steps for slope in record.slopes]),
-        "first_loss": looks[0].get("objective"),
-        "last_loss": looks[-1].get("objective") if result else None,
+        "first_loss": evaluated[0].get("objective"),
+        "last_loss": evaluated[-1].get("objective") if result else None,
         "before": base.get("accuracy"),
         "after": result.final if result else None,
         "best": result.best if result else None,
         "examples": base.get("examples"),
         "forwards": len(steps) * one.config.estimator.forwards,
-        "seconds": result.seconds if result else looks[-1].get("seconds", 0.0),
+        "seconds": result.seconds if result else evaluated[-1].get("seconds", 0.0),
         "verdict": result.verdict if result else DIVERGING,
     }
 

@@ -5,7 +5,7 @@ from tests.hostile.injecting import fuzz_failures, fuzz_kills
 
 def test_a_call_that_the_disk_refuses_costs_nothing_but_a_resume(tiny_folder, data_folder, tmp_path):
     """A sample of the calls; `make fuzz` tries each."""
-    outcomes = fuzz_failures(tiny_folder, data_folder, tmp_path, places=[1, 3, 5, 8, 12, 17, 21, 26, 33, 41, 50])
+    outcomes = fuzz_failures(tiny_folder, data_folder, tmp_path, places=[1, 3, 8, 17, 26, 41, 60, 78, 95, 120, 140])
     assert outcomes["stopped with a sentence"] > 3
 
 
