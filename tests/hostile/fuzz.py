@@ -1,6 +1,6 @@
 """make fuzz: the long hostile suite, with a seed and counts; its results file says what was tried and what came of it.
 
-python -m tests.hostile.fuzz --seed 1 --journals 100000 --inputs 20000 --snapshots 2000 --kills 200
+python -m tests.hostile.fuzz --seed 1 --journals 100000 --inputs 5000 --snapshots 2000 --kills 200
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, count in (("seed", 1), ("journals", 100_000), ("inputs", 20_000), ("snapshots", 2_000), ("kills", 200)):
+    for name, count in (("seed", 1), ("journals", 100_000), ("inputs", 5_000), ("snapshots", 2_000), ("kills", 200)):
         parser.add_argument(f"--{name}", type=int, default=count)
     parser.add_argument("--out", type=Path, default=RESULTS)
     return parser.parse_args()
