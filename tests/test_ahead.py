@@ -98,7 +98,7 @@ def watched(monkeypatch):
 
     seen(Weights, "advance", "move", lambda _, moves: len(moves) == 1)
     seen(Journal, "append", "write", lambda _, record: isinstance(record, StepRecord))
-    seen(training, "score", "evaluation", lambda _, name: name == "validation")
+    seen(training, "answers", "evaluation", lambda _, name: name == "validation")
     return happened
 
 

@@ -41,6 +41,7 @@ OTHER = {
     "estimator.directions": 4,
     "adapt_ties": AdaptTies(target=0.5),
     "objective": MacroF1(),
+    "metric": "mcc",
     "adapter.tune": "biases",
     "rule.lr": 3e-7,
     "rule.weight_decay": 0.1,

@@ -11,6 +11,7 @@ from noback import Accuracy, CrossEntropy, Function, InputError, MacroF1, RunCon
 from noback.config import config_of
 from noback.engines import Local
 from noback.journal import read_journal
+from noback.objectives import METRICS
 from noback.tuned import evaluate, tuned_run
 from noback.values import Move, Term
 from tests.conftest import tiny_model, weights_of
@@ -79,6 +80,35 @@ def test_macro_f1_of_a_batch_is_no_mean_of_its_parts_and_micro_batches_do_not_ch
         engine = Local(model, weights_of(model), small_task.word_ids, micro_batch=cut)
         losses.append([MacroF1().loss(output, batch.gold, WORDS) for output in engine.score(batch, points)])
     assert losses[0] == losses[1]
+
+
+def test_balanced_accuracy_is_the_mean_of_the_labels_own_accuracy():
+    gold = torch.tensor([0, 0, 0, 1, 1, 2])
+    answered = torch.tensor([0, 0, 1, 1, 1, 0])
+    assert METRICS["balanced_accuracy"](answered, gold) == pytest.approx((2 / 3 + 1 + 0) / 3)
+
+
+@pytest.mark.parametrize("labels", [2, 3])
+def test_a_model_that_answers_one_label_has_no_balanced_accuracy_above_chance_and_no_mcc(labels):
+    gold = torch.tensor([label for label in range(labels) for _ in range(label + 1)])
+    answered = torch.full_like(gold, labels - 1)
+    assert METRICS["balanced_accuracy"](answered, gold) == pytest.approx(1 / labels)
+    assert METRICS["mcc"](answered, gold) == 0.0
+
+
+def test_mcc_is_the_correlation_of_answers_and_labels_of_any_number():
+    generator = torch.Generator().manual_seed(3)
+    gold, answered = (torch.randint(2, (200,), generator=generator) for _ in range(2))
+    expected = float(numpy.corrcoef(gold, answered)[0, 1])
+    assert METRICS["mcc"](answered, gold) == pytest.approx(expected)
+    three = torch.tensor([0, 1, 2, 2, 1, 0])
+    assert METRICS["mcc"](three, three) == 1.0
+    # of one-hot vectors: sum of covariances over the root of the product of the sums of variances
+    gold, answered = (torch.randint(3, (200,), generator=generator) for _ in range(2))
+    one, other = (torch.nn.functional.one_hot(part, 3).double() for part in (gold, answered))
+    one, other = one - one.mean(dim=0), other - other.mean(dim=0)
+    expected = float((one * other).sum() / ((one**2).sum() * (other**2).sum()).sqrt())
+    assert METRICS["mcc"](answered, gold) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from torch import Tensor
 from noback.config import RunConfig
 from noback.engines import Engine, check_numbers
 from noback.errors import InputError, NoNumbers
-from noback.objectives import TEXT_METRICS, TEXTS, exact_match
+from noback.objectives import LOSS, SELECTING, TEXT_METRICS, TEXTS, exact_match
 from noback.tasks import Batch, Question, TaskSpec
 from noback.values import UNPERTURBED, Move, Score, to_float32
 
@@ -95,4 +95,20 @@ def fitted(config: RunConfig, spec: TaskSpec) -> RunConfig:
             f"task {spec.name!r} names no label, so only a reward can judge its answers: "
             "--objective reward:module:function"
         )
-    return dataclasses.replace(config, objective=config.objective.for_answers(spec.answer, spec.name))
+    config = dataclasses.replace(config, objective=config.objective.for_answers(spec.answer, spec.name))
+    known = _metrics_for(config, spec)
+    if config.metric is not None and config.metric not in known:
+        raise InputError(
+            f"metric {config.metric!r} does not fit the answers of task {spec.name!r}; "
+            + (f"expected one of {', '.join(known)}" if known else f"leave it out: they are judged by {spec.metric}")
+        )
+    return config
+
+
+def _metrics_for(config: RunConfig, spec: TaskSpec) -> list[str]:
+    """What the best weights can be chosen by: all metrics need labels, and F1 two; texts have their own judge."""
+    if config.objective.judges == TEXTS or spec.answer == "text":
+        return []
+    if not spec.labels:
+        return ["accuracy", LOSS]
+    return [name for name in SELECTING if name != "f1" or len(spec.labels) == 2]

@@ -21,7 +21,7 @@ from noback.errors import InputError, shown
 from noback.estimators import AdaptTies, AnyEstimator, TwoSided
 from noback.inputs import read_toml
 from noback.json_text import json_text
-from noback.objectives import AnyObjective, CrossEntropy
+from noback.objectives import SELECTING, AnyObjective, CrossEntropy
 from noback.options import build, check_seed, one_of, option, whole
 from noback.rules import AnyRule, Sgd
 from noback.usual import usual_eps, usual_lr
@@ -55,6 +55,9 @@ class RunConfig:
     )
     device: str | None = option(None, "cpu, cuda or cuda:N; none: a GPU where there is one")
     eval_every: int | None = option(None, "steps between evaluations on the validation set; none: a tenth of the run")
+    metric: str | None = option(
+        None, "what says which weights are best, and is reported; none: the task's own", choices=SELECTING
+    )
     estimator: AnyEstimator = option(TwoSided(), "how slopes are measured")
     rule: AnyRule = option(Sgd(), "how slopes become moves of the weights")
     noise: AnyNoise | None = option(None, f"family of the directions' noise; none: {_USUAL_NOISE}")
@@ -77,6 +80,8 @@ class RunConfig:
         one_of("dtype", self.dtype, DTYPES)
         if self.device is not None and not re.fullmatch(r"cpu|cuda(:[0-9]{1,4})?", self.device):
             raise InputError(f"device is {shown(self.device)}; expected cpu, cuda or cuda:N")
+        if self.metric is not None:
+            one_of("metric", self.metric, SELECTING)
         if self.quantise is not None:
             one_of("quantise", self.quantise, QUANTISED)
         largest = None if self.adapt_ties is None else self.adapt_ties.largest

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from noback.answers import (
     Answers,
@@ -21,9 +25,22 @@ from noback.answers import (
 from noback.engines import Writing
 from noback.errors import Diverged, NoNumbers
 from noback.journal import Contents
-from noback.objectives import METRICS, TEXTS, accuracy, answer_loss, confusion, cross_entropy
+from noback.objectives import (
+    LOSS,
+    METRICS,
+    TEXT_METRICS,
+    TEXTS,
+    accuracy,
+    answer_loss,
+    confusion,
+    credits_of,
+    cross_entropy,
+)
+from noback.paired import PerExample, losses_at_best_temperature
 from noback.run import Run
 from noback.values import UNPERTURBED, Move, Score
+
+_DIGITS = 5  # of a recorded loss: enough for a test of its change
 
 
 def answers(run: Run, name: str) -> Answers:
@@ -33,14 +50,48 @@ def answers(run: Run, name: str) -> Answers:
         written = _written(run, name)
         rewards = rewards_of(objective, task.questions(name), [one.text for one in written])
         return Answers(rewards, torch.zeros(len(rewards), dtype=torch.long), written)
-    parts, gold, done = [], [], 0
-    for batch in task.batches(name, run.config.batch):
+    logits, gold = _chosen_from(run, name)
+    return Answers(logits, gold, _written(run, name))
+
+
+def sample_of_training(run: Run, most: int) -> Answers | None:
+    """At most so many training examples, always the same ones, answered; None where answers are written or rewarded."""
+    if run.config.objective.judges == TEXTS or run.spec.answer == "text":
+        return None
+    return Answers(*_chosen_from(run, "train", every=math.ceil(run.task.size("train") / most)))
+
+
+def _chosen_from(run: Run, name: str, every: int = 1) -> tuple[Tensor, Tensor]:
+    """The label logits of a set, or of one in so many of its examples, and its gold labels."""
+    parts, gold, done, total = [], [], 0, math.ceil(run.task.size(name) / every)
+    for batch in run.task.batches(name, run.config.batch, every=every):
         parts += scored(run.engine, batch)
         gold.append(batch.gold)
         done += len(batch)
-        run.watcher.progress(f"answering the {name} set", done, task.size(name))
+        run.watcher.progress(f"answering the {name} set", done, total)
     logits = side_by_side(parts)
-    return Answers(logits, with_any_right(logits, torch.cat(gold), task.rights(name)), _written(run, name))
+    return logits, with_any_right(logits, torch.cat(gold), run.task.rights(name, every))
+
+
+def per_example(run: Run, answered: Answers) -> PerExample:
+    """The same answers one by one, to be compared with those of other weights."""
+    logits, gold, written = answered
+    if run.config.objective.judges == TEXTS:
+        rewards = logits[:, 0].tolist()
+        return PerExample(rewards, *[[-reward for reward in rewards]] * 2)
+    scores, right = logits.double().numpy(), gold.numpy()
+    if written:
+        judge = TEXT_METRICS[run.metric]
+        losses = _short(-scores[np.arange(len(right)), right])
+        return PerExample([judge(*one) for one in written], losses, losses)
+    losses = _short(np.logaddexp.reduce(scores, axis=1) - scores[np.arange(len(right)), right])
+    by_loss = run.metric == LOSS
+    credit = [-loss for loss in losses] if by_loss else credits_of(run.metric, logits.argmax(dim=1), gold)
+    return PerExample(credit, losses, _short(losses_at_best_temperature(scores, right)))
+
+
+def _short(losses: NDArray[np.float64]) -> list[float]:
+    return [round(loss, _DIGITS) for loss in losses.tolist()]
 
 
 def score(run: Run, name: str) -> Score:
@@ -83,12 +134,12 @@ def _score_of(run: Run, answered: Answers, *, with_objective: bool) -> Score:
         return reward_score(logits)
     objective = run.loss(logits, gold) if with_objective else None
     if written:
-        return text_score(run.spec.metric, written, answer_loss(logits, gold), objective)
-    predicted = logits.argmax(dim=1)
+        return text_score(run.metric, written, answer_loss(logits, gold), objective)
+    predicted, loss = logits.argmax(dim=1), cross_entropy(logits, gold)
     return Score(
         accuracy=accuracy(predicted, gold),
-        score=METRICS[run.spec.metric](predicted, gold),
-        loss=cross_entropy(logits, gold),
+        score=-loss if run.metric == LOSS else METRICS[run.metric](predicted, gold),
+        loss=loss,
         objective=objective,
         examples=len(gold),
         confusion=confusion(predicted, gold, logits.shape[1]) if run.spec.labels else [],

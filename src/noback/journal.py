@@ -4,9 +4,9 @@ Layout (little-endian): `noback journal 3` and a line feed, header length (u32),
 records of one size: kind (u32), step (u32), value (f32), slopes and figures (f32 each), check (8 bytes).
 The header says how many slopes (`directions`) and which figures (`figures`) a record has.
 A *step* record holds the loss, the slopes that its move was made from, and what else its estimator keeps; an
-*evaluation* record the validation score as value and the validation loss in place of the first slope, so that the
-journal alone says which step was best; an *eps* record the eps from that step on, where ties made it grow; a *seal*
-says that the run has ended, and nothing comes after it.
+*evaluation* record the validation score as value and the validation loss in place of the first slope, and its kind says
+whether its weights are the best from there on, so that the journal alone says which step was best; an *eps* record the
+eps from that step on, where ties made it grow; a *seal* says that the run has ended, and nothing comes after it.
 
 Records are chained. The running digest begins as BLAKE2b of all bytes up to the header's end, and each record makes it
 BLAKE2b of the digest before and the record's numbers; a check is its first 8 bytes. So a record that is missing,
@@ -37,7 +37,7 @@ from noback.values import to_float32
 FORMAT = 3  # 1: no figures; 2: no chain
 _MAGIC = re.compile(rb"noback journal (\d{1,9})\n")
 _CHAINED, _PLAIN = b"noback journal 3\n", b"noback journal 1\n"
-_STEP, _EVALUATION, _EPS, _SEAL = 1, 2, 3, 4
+_STEP, _EVALUATION, _EPS, _SEAL, _CHOSEN = 1, 2, 3, 4, 5
 _MOVED = ", or the records before it are not those it was written after"
 _CHUNK = 1024  # records that are read at once
 _sync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
@@ -60,6 +60,7 @@ class Evaluation:
     step: int
     score: float
     loss: float
+    chosen: bool = False  # from here on these weights are the best; in journals before this was kept, always False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,15 @@ class Contents:
         else:
             self.sealed = True
 
+    @property
+    def chooses(self) -> bool:
+        """Whether evaluations say if they are chosen: the first always is."""
+        return not self.evaluations or self.evaluations[0].chosen
+
     def best(self) -> Evaluation | None:
-        """The evaluation with the highest score, the lower loss among equals; None where there is none."""
+        """The evaluation that was chosen last; in older journals the one with the highest score, then lowest loss."""
+        if self.chooses:
+            return next((one for one in reversed(self.evaluations) if one.chosen), None)
         finite = [one for one in self.evaluations if math.isfinite(one.score) and math.isfinite(one.loss)]
         return max(finite, key=lambda one: (one.score, -one.loss, -one.step), default=None)
 
@@ -206,9 +214,9 @@ def read_header(path: Path) -> dict[str, Any]:
         return _begin(file, path)[0]
 
 
-def rounded(score: float, loss: float, step: int) -> Evaluation:
+def rounded(score: float, loss: float, step: int, *, chosen: bool) -> Evaluation:
     """An evaluation in the precision that the journal keeps."""
-    return Evaluation(step, to_float32(score), to_float32(loss))
+    return Evaluation(step, to_float32(score), to_float32(loss), chosen)
 
 
 def _read(file: BinaryIO, path: Path) -> tuple[Contents, _Layout, bytes]:
@@ -259,8 +267,8 @@ def _record(layout: _Layout, body: bytes) -> Record:
         raise _Wrong(f"holds a number that is not finite ({value}, {rest[0]}); expected finite ones")
     if kind == _STEP:
         return StepRecord(step, value, tuple(rest[: layout.directions]), tuple(rest[layout.directions :]))
-    if kind == _EVALUATION:
-        return Evaluation(step, value, rest[0])
+    if kind in (_EVALUATION, _CHOSEN):
+        return Evaluation(step, value, rest[0], kind == _CHOSEN)
     if kind not in (_EPS, _SEAL):
         raise _Wrong(f"is of kind {kind}, which a newer noback wrote")
     return EpsChange(step, value) if kind == _EPS else Seal(step)
@@ -293,7 +301,7 @@ def _fields(record: Record) -> tuple[float, ...]:
     if isinstance(record, StepRecord):
         return (_STEP, record.loss, *record.slopes, *record.figures)
     if isinstance(record, Evaluation):
-        return (_EVALUATION, record.score, record.loss)
+        return (_CHOSEN if record.chosen else _EVALUATION, record.score, record.loss)
     return (_EPS, record.eps) if isinstance(record, EpsChange) else (_SEAL, 0.0)
 
 

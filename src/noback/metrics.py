@@ -83,4 +83,7 @@ _FORMS: dict[str, Callable[[Any], bool]] = {
     "overlap": _is_overlap,
     "confusion": _list_of(_list_of(_is_count)),
     "mistakes": _list_of(_is_mistake),
+    "credits": _list_of(_is_number),
+    "losses": _list_of(_is_number),
+    "tempered": _list_of(_is_number),
 }

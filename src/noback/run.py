@@ -85,8 +85,8 @@ class Run:
 
     @property
     def metric(self) -> str:
-        """What a score is: the task's own metric, or the reward."""
-        return "reward" if self.config.objective.judges == TEXTS else self.spec.metric
+        """What a score is: the metric that was asked for, or the task's own, or the reward."""
+        return "reward" if self.config.objective.judges == TEXTS else self.config.metric or self.spec.metric
 
     def loss(self, logits: Tensor, gold: Tensor) -> float:
         """The run's objective."""

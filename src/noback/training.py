@@ -17,16 +17,18 @@ from noback.calibration import calibrated_accuracy
 from noback.config import RunConfig
 from noback.embedded import MODELS
 from noback.errors import InputError, NobackError
-from noback.evaluating import answers, score, score_of, stopping_at
+from noback.evaluating import answers, per_example, sample_of_training, score_of, stopping_at
 from noback.files import is_regular
 from noback.folder import RunFolder, next_folder
 from noback.journal import Contents, Journal, Seal, rounded
 from noback.memory import forget_peak
 from noback.objectives import ObjectiveError, refuse_code
+from noback.paired import PerExample
 from noback.replaying import begin_with, go_to, header
 from noback.result import Result, finished
 from noback.run import Run, drawn_data, recorded_config
 from noback.run_data import keep_trained_rows
+from noback.selecting import Candidate, best_so_far, is_better
 from noback.snapshot import prune_snapshots, save_snapshot
 from noback.stepping import Steps, is_due
 from noback.values import Score
@@ -34,6 +36,7 @@ from noback.verdict import evaluations
 from noback.watching import Watcher
 
 _SNAPSHOT_EVERY = 10  # times what one takes to write
+_SAMPLE = 128  # training examples that are answered before and after, for the verdict
 
 
 class Interrupted(NobackError):
@@ -139,19 +142,22 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Resul
     go_to(run, step, contents)
     if step:
         watcher.note(f"going on after step {step}")
-    told = _told(folder)
+    told, best = _told(folder), best_so_far(contents, folder.read_metrics())
     steps, snapshots = Steps(run, journal, contents, health_every), _Snapshots(time.monotonic())
     while True:
         recorded = step in {one.step for one in contents.evaluations}
         if is_due(step, config) and not (recorded and step in told):
             steps.settle()
             with stopping_at(run, contents, step):
-                found = score(run, "validation")
+                found, examples = _evaluated(run)
+            candidate = Candidate(found.loss, examples)
             if not recorded:
-                evaluation = rounded(found.score, found.loss, step)
+                chosen = contents.chooses and (best is None or is_better(candidate, best))
+                evaluation = rounded(found.score, found.loss, step, chosen=chosen)
                 contents.add(evaluation, journal.append(evaluation))
+            best = candidate if contents.evaluations[-1].chosen else best
             told.add(step)  # a process that was killed here left its evaluation in the journal and no line for people
-            _tell(folder, step, earlier + time.monotonic() - began, found)
+            _tell(folder, step, earlier + time.monotonic() - began, found, examples)
             snapshots.take(run, step, contents)
             watcher.evaluated(step, found)
             steps.sum_up()
@@ -166,12 +172,29 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Resul
     if contents.is_chained and not contents.sealed:
         seal = Seal(step)
         contents.add(seal, journal.append(seal))
+    _tell_training(run, contents, step)
     return finished(run, contents, zero_shot, earlier + time.monotonic() - began)
 
 
-def _tell(folder: RunFolder, step: int, seconds: float, found: Score) -> None:
+def _evaluated(run: Run) -> tuple[Score, PerExample]:
+    """The validation set answered: how good the answers are, together and one by one."""
+    answered = answers(run, "validation")
+    return score_of(run, answered), per_example(run, answered)
+
+
+def _tell(folder: RunFolder, step: int, seconds: float, found: Score, examples: PerExample) -> None:
     """Write the line of an evaluation, for people and for the verdict."""
-    folder.add_metrics(kind="validation", step=step, seconds=round(seconds, 3), **dataclasses.asdict(found))
+    folder.add_metrics(
+        kind="validation", step=step, seconds=round(seconds, 3), **dataclasses.asdict(found), **examples._asdict()
+    )
+
+
+def _tell_training(run: Run, contents: Contents, step: int) -> None:
+    """Answer a sample of the training set with the weights as they stand after `step` steps, for the verdict."""
+    with stopping_at(run, contents, step):
+        answered = sample_of_training(run, _SAMPLE)
+        if answered is not None:
+            run.folder.add_metrics(kind="training", step=step, **per_example(run, answered)._asdict())
 
 
 def _told(folder: RunFolder) -> set[int]:
@@ -180,7 +203,7 @@ def _told(folder: RunFolder) -> set[int]:
 
 
 def _tell_again(run: Run, contents: Contents, seconds: float) -> None:
-    """Evaluate anew the first and the best step so far where their lines are lost: the verdict is made of them."""
+    """Evaluate the first and the best step so far where their lines are not there: the verdict is made of them."""
     best = contents.best()
     wanted = {0, best.step} if best else set[int]()
     for step in sorted(wanted - _told(run.folder)):
@@ -188,7 +211,11 @@ def _tell_again(run: Run, contents: Contents, seconds: float) -> None:
             run.watcher.note(f"the line of the evaluation at step {step} is lost from metrics.jsonl: evaluating anew")
             go_to(run, step, contents)
             with stopping_at(run, contents, step):
-                _tell(run.folder, step, seconds, score(run, "validation"))
+                _tell(run.folder, step, seconds, *_evaluated(run))
+    if not any(line["kind"] == "training" and line.get("step") == 0 for line in run.folder.read_metrics()):
+        if contents.steps:
+            go_to(run, 0, contents)
+        _tell_training(run, contents, 0)
 
 
 def _begin(run: Run, contents: Contents) -> None:

@@ -52,7 +52,7 @@ class Score:
     """How a set was answered."""
 
     accuracy: float | None  # None: a reward judges the answers
-    score: float  # the task's own metric, or the mean reward
+    score: float  # by the run's metric, higher is better; minus the loss where that is the metric; or the mean reward
     loss: float  # cross-entropy, whatever the objective; of a reward, minus its mean
     objective: float | None  # the run's objective over the whole set, lower is better; None: not asked for
     examples: int

@@ -1,5 +1,8 @@
 """The verdict on a run: what became of it, in a word or two, with the evidence and what to try.
 
+The weights before and after are compared on the same examples, one by one: those of the validation set, and a sample of
+the training set. A word is said only where chance is an unlikely cause of what was seen, and the best of several
+evaluations has to be the more unlikely the more of them there were. `benchmarks/verdict.py` says how often it is wrong.
 Everything here is computed from numbers that a run already has; no torch, so that a report can read it anywhere.
 """
 
@@ -13,12 +16,17 @@ from typing import Any
 from noback.health import DOMINATED, ENOUGH_STEPS, SLOPE_UNIT, slope_figures, tie_advice
 from noback.journal import Contents
 from noback.json_text import has_numbers, number_in
-from noback.values import to_float32
+from noback.paired import PerExample, chance_of_gain
 
-LEARNING, TOO_SMALL, DIVERGING = "learning", "too small a step", "diverging"
-NO_SIGNAL, TOO_EARLY = "no signal", "too early to tell"
+LEARNING, TOO_SMALL, DIVERGING, OVERFITTING = "learning", "too small a step", "diverging", "overfitting"
+NO_SIGNAL, TOO_EARLY, TOO_FEW = "no signal", "too early to tell", "too few examples to tell"
+_CHANCE = 0.005  # what chance may do where a verdict says that something happened
+_PERHAPS = 0.1  # what it may do where advice only has to go with the direction of the loss
+_TOGETHER = 0.025  # what it may do on the validation set and on the training sample, where both say the same
+_NOTHING = 0.3  # where chance does so much by itself, nothing is seen at all
+_MOVES = 0.02  # losses of single examples that changed by less, as a root mean square: the model hardly moved
 _TIMES, _AT_LEAST = 3.0, 0.1  # a validation loss that has grown so many times, and by so much, diverges
-_FLAT = 0.003  # a validation loss that changed by a smaller share is flat
+_UNKNOWN = "its lines do not say how each example was answered, so before and after cannot be compared"
 _NEEDED = ("step", "score", "objective", "examples")  # the numbers that a line of an evaluation must have
 
 
@@ -31,23 +39,23 @@ class Verdict:
 
 
 def verdict(contents: Contents, metrics: Sequence[Mapping[str, Any]]) -> Verdict:
-    """Learning, too small a step, diverging or no signal: judged by the evaluations, the losses and the slopes.
+    """Learning, too small a step, diverging, overfitting or no signal, or why that cannot be told.
 
     A pure function of the journal's records and of what a resumed run makes again where it is lost: the lines of the
-    start and of the first, best and last evaluation. So an interrupted run is judged as one that never was.
+    start, of the first, best and last evaluation, and of the training sample. So an interrupted run is judged as one
+    that never was.
     """
     evaluated, steps = evaluations(metrics), len(contents.steps)
-    stopped, tripled = _stopped(contents, metrics), _tripled(evaluated)
-    if not stopped and not tripled and (steps < ENOUGH_STEPS or len(evaluated) < 2):
+    broken = [*_stopped(contents, metrics), *_tripled(evaluated)]
+    if not broken and (steps < ENOUGH_STEPS or len(evaluated) < 2):
         # By the journal: a line for people may be lost.
         seen = {one.step for one in contents.evaluations} | {int(line["step"]) for line in evaluated}
         return Verdict(TOO_EARLY, (f"{steps} steps and {len(seen)} evaluations are too few to judge",))
-    evidence = [*stopped, *tripled]
-    if evaluated:
-        evidence.append(_evaluated(evaluated))
-    course = _Course.of(contents, evaluated)
-    evidence += [*_losses(course.trend), *_slopes(contents), *_majority(evaluated, metrics)]
-    word = DIVERGING if stopped or tripled else course.word()
+    course = _Course.of(contents, metrics)
+    word = DIVERGING if broken else course.word() if course else TOO_EARLY
+    evidence = [*broken, *_evaluated(contents, evaluated)]
+    evidence += course.evidence() if course else [_UNKNOWN] * (not broken)
+    evidence += [*_slopes(contents), *_majority(evaluated, metrics), *_calibration(metrics)]
     return Verdict(word, (*evidence, *_advice(word, course, contents)))
 
 
@@ -56,6 +64,14 @@ def evaluations(metrics: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
     lines = [line for line in metrics if line.get("kind") == "validation" and has_numbers(line, *_NEEDED)]
     sound = {int(line["step"]): line for line in lines if line["examples"] > 0 and _accuracy_is_known(line)}
     return [sound[step] for step in sorted(sound)]
+
+
+def per_example_of(line: Mapping[str, Any]) -> PerExample | None:
+    """How each example was answered, as a line has it; None where it does not say."""
+    found = [line.get(name) for name in PerExample._fields]
+    if not all(isinstance(values, list) and values and None not in values for values in found):
+        return None
+    return PerExample(*found) if len({len(values) for values in found}) == 1 else None  # type: ignore[arg-type]
 
 
 def stopped_at(contents: Contents, metrics: Sequence[Mapping[str, Any]]) -> dict[int, str]:
@@ -84,127 +100,171 @@ def _tripled(evaluated: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Trend:
-    first: float
-    last: float
-    errors: float  # the change in standard errors
+class _Change:
+    """From one evaluation of a set to a later one of the same set, example by example.
 
+    What is called a chance is how likely chance alone gives as much: small where something happened.
+    """
 
-def _trend(losses: Sequence[float]) -> _Trend | None:
-    """The losses of the first and the last fifth of the steps; None where there are too few."""
-    if len(losses) < 2:
-        return None
-    fifth = max(len(losses) // 5, 2)
-    first, last = losses[:fifth], losses[-fifth:]
-    change = _mean(last) - _mean(first)
-    error = math.sqrt((_variance(first) + _variance(last)) / fifth)
-    return _Trend(_mean(first), _mean(last), _in_errors(change, error))
+    examples: int
+    gained: int  # answers that are better now
+    lost: int
+    better: float  # chance of the score's rise
+    worse: float  # of its fall
+    falls: float  # of the loss's fall
+    rises: float
+    learns: float  # of the fall of the loss at its best temperature: not by being less sure alone
+    before: float  # mean loss
+    after: float
+    moved: float  # root mean square of the change of an example's loss
+
+    @classmethod
+    def between(cls, before: PerExample | None, after: PerExample | None) -> _Change | None:
+        """None where it is not known how each example was answered."""
+        if before is None or after is None or len(before.credits) != len(after.credits):
+            return None
+        pairs, count = list(zip(before.credits, after.credits, strict=True)), len(before.credits)
+        squares = ((a - b) ** 2 for a, b in zip(before.losses, after.losses, strict=True))
+        return cls(
+            count,
+            gained=sum(a < b for a, b in pairs),
+            lost=sum(a > b for a, b in pairs),
+            better=chance_of_gain(before.credits, after.credits),
+            worse=chance_of_gain(after.credits, before.credits),
+            falls=chance_of_gain(after.losses, before.losses),
+            rises=chance_of_gain(before.losses, after.losses),
+            learns=chance_of_gain(after.tempered, before.tempered),
+            before=math.fsum(before.losses) / count,
+            after=math.fsum(after.losses) / count,
+            moved=math.sqrt(math.fsum(squares) / count),
+        )
+
+    def text(self, what: str) -> str:
+        """The change of the loss in words."""
+        told = f"the loss of {self.examples} {what} went from {self.before:.3f} to {self.after:.3f}, "
+        if min(self.falls, self.rises) > _PERHAPS:
+            return told + "which chance gives often"
+        if self.learns < _PERHAPS or self.rises < self.falls:
+            return told + f"which chance gives in {min(self.falls, self.rises):.1g} of cases"
+        return told + "so far only because the model is less sure of its answers"
 
 
 @dataclass(frozen=True, slots=True)
 class _Course:
-    """The course of a run: its evaluations, its training loss, and the share of its slopes that are zero."""
+    """The course of a run: its first, best and last evaluation compared, and the share of slopes that are zero."""
 
-    evaluated: Sequence[Mapping[str, Any]]
-    trend: _Trend | None
+    best_step: int
+    looks: int  # evaluations after the first: the best is one of so many
+    rewarded: bool  # whether a reward judges the answers
+    to_last: _Change
+    to_best: _Change
+    best_to_last: _Change
+    training: _Change | None
     zeros: float
 
     @classmethod
-    def of(cls, contents: Contents, evaluated: Sequence[Mapping[str, Any]]) -> _Course:
-        """From a journal and the lines of its evaluations."""
+    def of(cls, contents: Contents, metrics: Sequence[Mapping[str, Any]]) -> _Course | None:
+        """From a journal and the lines of its evaluations; None where they do not say how each example was answered."""
+        evaluated, best = evaluations(metrics), contents.best()
+        if len(evaluated) < 2:
+            return None
+        first, last = evaluated[0], evaluated[-1]
+        chosen = next((line for line in evaluated if best and line["step"] == best.step), last)
+        before, between, after = (per_example_of(line) for line in (first, chosen, last))
+        to_last, to_best = _Change.between(before, after), _Change.between(before, between)
+        best_to_last = _Change.between(between, after)
+        if to_last is None or to_best is None or best_to_last is None:
+            return None
+        sampled = {line["step"]: per_example_of(line) for line in metrics if line.get("kind") == "training"}
         slopes = [slope for record in contents.steps for slope in record.slopes]
-        trend = _trend([record.loss for record in contents.steps])
-        return cls(evaluated, trend, slope_figures(slopes)["zero_slope_share"])
+        return cls(
+            best_step=int(chosen["step"]),
+            looks=max(len(contents.evaluations) - 1, 1),
+            rewarded=first["accuracy"] is None,
+            to_last=to_last,
+            to_best=to_best,
+            best_to_last=best_to_last,
+            training=_Change.between(sampled.get(0), sampled.get(len(contents.steps))),
+            zeros=slope_figures(slopes)["zero_slope_share"],
+        )
 
     def word(self) -> str:
         """The verdict where the run neither stopped nor lost its way altogether."""
-        first, best, last = self.evaluated[0], _best(self.evaluated), self.evaluated[-1]
-        errors = self.trend.errors if self.trend else 0.0
-        worse = last["objective"] > first["objective"] and errors > 3
-        if _change(first, last) < -2 or worse or (_change(best, last) < -4 and errors > 0):
-            return DIVERGING
-        lower = last["objective"] < first["objective"] and errors < -3
-        if _change(first, best) > 2 or lower:
+        change, training = self.to_last, self.training
+        if self._got_worse():
+            return OVERFITTING if training is not None and training.learns < _CHANCE else DIVERGING
+        if self.by_score() or (self.by_loss() and change.moved >= _MOVES):
             return LEARNING
-        return TOO_SMALL if self._falls() and self.zeros <= DOMINATED else NO_SIGNAL
+        if self.zeros > DOMINATED:
+            return NO_SIGNAL
+        if change.moved < _MOVES:
+            return TOO_SMALL
+        if change.falls < _CHANCE:
+            return TOO_EARLY
+        seen = [*(one for each in (change, self.to_best) for one in (each.better, each.falls))]
+        return NO_SIGNAL if min([*seen, training.falls if training else 1.0]) > _NOTHING else TOO_FEW
 
-    def _falls(self) -> bool:
-        """Whether one of training loss and validation objective falls and the other does not rise.
+    def _got_worse(self) -> bool:
+        """Whether the last weights are worse than the first, or than the best were."""
+        change, rises = self.to_last, self.training.rises if self.training else 1.0
+        if change.worse < _CHANCE or self.looks * self.best_to_last.worse < _CHANCE:
+            return True
+        return not self.by_score() and (change.rises < _CHANCE or max(change.rises, rises) < _TOGETHER)
 
-        The training loss is of other examples at each step, so it counts from one standard error on.
-        """
-        errors = self.trend.errors if self.trend else 0.0
-        training = 0 if abs(errors) <= 1 else _sign(errors)
-        return training + _sign(self.evaluated[-1]["objective"] - self.evaluated[0]["objective"]) < 0
+    def by_score(self) -> bool:
+        """Whether the score rose: at the end, or at the best of all that were looked at."""
+        return min(self.to_last.better, self.looks * self.to_best.better) < _CHANCE
+
+    def by_loss(self) -> bool:
+        """Whether the loss fell, at its best temperature: by itself, or less clearly but on other examples as well."""
+        last, best, training = self.to_last.learns, self.looks * self.to_best.learns, self.training
+        together = training is not None and max(last, training.learns) < _TOGETHER
+        return min(last, best) < _CHANCE or together
+
+    def falls(self) -> bool:
+        """Whether a loss goes down, as far as one can tell."""
+        return any(change.falls < _PERHAPS for change in (self.to_last, self.training) if change)
 
     def rises(self) -> bool:
-        """Whether the training loss, the validation loss or the objective is higher at the end, by however little."""
-        if self.trend and self.trend.last > self.trend.first:
-            return True
-        return any(_relative(self.evaluated, key) > 0 for key in ("loss", "objective"))
+        """Whether a loss goes up, as far as one can tell."""
+        return any(change.rises < _PERHAPS for change in (self.to_last, self.training) if change)
 
-    def goes_down(self) -> bool:
-        """Whether the loss falls by more than a flat one does: one standard error, or a few per mille of validation."""
-        if self.trend and self.trend.errors < -1:
-            return True
-        return any(_relative(self.evaluated, key) < -_FLAT for key in ("loss", "objective"))
+    def evidence(self) -> list[str]:
+        """What was seen, in sentences."""
+        told = [self.to_last.text("validation examples")]
+        if self.training:
+            told.append(self.training.text("training examples"))
+        return told if self.rewarded else [self._answers(), *told]
 
-
-def _relative(evaluated: Sequence[Mapping[str, Any]], key: str) -> float:
-    """The change from the first evaluation to the last over the size of the first; 0 where it is not known."""
-    if len(evaluated) < 2 or not (has_numbers(evaluated[0], key) and has_numbers(evaluated[-1], key)):
-        return 0.0
-    change = float(evaluated[-1][key] - evaluated[0][key])
-    return change / abs(evaluated[0][key]) if evaluated[0][key] else _in_errors(change, 0.0)
-
-
-def _best(evaluated: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The best evaluation as the journal, which keeps float32, has it."""
-
-    def rank(one: Mapping[str, Any]) -> tuple[float, float, float]:
-        return to_float32(one["score"]), -to_float32(number_in(one, "loss") or 0.0), -one["step"]
-
-    return max(evaluated, key=rank)
-
-
-def _change(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
-    """The change of the accuracy between two evaluations in standard errors; that of a mean reward is not known."""
-    if before["accuracy"] is None or after["accuracy"] is None:
-        return 0.0
-    a, b, examples = float(before["accuracy"]), float(after["accuracy"]), int(before["examples"])
-    error = math.sqrt((a * (1 - a) + b * (1 - b)) / examples)
-    return _in_errors(b - a, error)
-
-
-def _in_errors(change: float, error: float) -> float:
-    if error:
-        return change / error
-    return math.copysign(math.inf, change) if change else 0.0
-
-
-# The evidence of the verdict
-
-
-def _evaluated(evaluated: Sequence[Mapping[str, Any]]) -> str:
-    first, best, last = evaluated[0], _best(evaluated), evaluated[-1]
-    if any(one["accuracy"] is None for one in (first, best, last)):
-        return (
-            f"mean validation reward {first['score']:.3f} before, {best['score']:.3f} at its best "
-            f"(step {best['step']}), {last['score']:.3f} at the end"
+    def _answers(self) -> str:
+        change = self.to_last
+        said = (
+            f"of {change.examples} validation answers {change.gained} became better and {change.lost} worse by the "
+            f"last step, which chance gives in {min(change.better, change.worse):.1g} of cases"
         )
-    return (
-        f"validation accuracy {first['accuracy']:.1%} before, {best['accuracy']:.1%} at its best "
-        f"(step {best['step']}), {last['accuracy']:.1%} at the end; objective {first['objective']:.3f} before, "
-        f"{last['objective']:.3f} at the end"
-    )
+        if self.by_loss() and not self.by_score():
+            said += (
+                f": too few examples to tell by the answers, but the loss fell by {change.before - change.after:.3f}"
+            )
+        return said
 
 
-def _losses(trend: _Trend | None) -> list[str]:
-    if trend is None:
+def _evaluated(contents: Contents, evaluated: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The scores of the first, the best and the last evaluation."""
+    best = contents.best()
+    chosen = [line for line in evaluated if best and line["step"] == best.step]
+    if not evaluated:
         return []
+    first, at_best, last = evaluated[0], (chosen or evaluated)[-1], evaluated[-1]
+    if any(one["accuracy"] is None for one in (first, at_best, last)):
+        return [
+            f"mean validation reward {first['score']:.3f} before, {at_best['score']:.3f} at its best "
+            f"(step {at_best['step']}), {last['score']:.3f} at the end"
+        ]
     return [
-        f"the training loss went from {trend.first:.3f} to {trend.last:.3f} (first and last fifth of the steps), "
-        f"{abs(trend.errors):.1f} standard errors {'up' if trend.errors > 0 else 'down'}"
+        f"validation accuracy {first['accuracy']:.1%} before, {at_best['accuracy']:.1%} at its best "
+        f"(step {at_best['step']}), {last['accuracy']:.1%} at the end; objective {first['objective']:.3f} before, "
+        f"{last['objective']:.3f} at the end"
     ]
 
 
@@ -238,23 +298,52 @@ def _majority(evaluated: Sequence[Mapping[str, Any]], metrics: Sequence[Mapping[
     ]
 
 
-def _advice(word: str, course: _Course, contents: Contents) -> list[str]:
-    """What to try: never against the direction of the loss, and a larger lr only where nothing moves."""
+def _calibration(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where a causal model's scores less those after a content-free prompt are better than what was trained."""
+    tested = [line for line in metrics if line.get("kind") == "test" and line.get("at") == "best"]
+    bases = [line for line in metrics if line.get("kind") == "zero_shot" and has_numbers(line, "calibrated")]
+    if not tested or not bases or not has_numbers(tested[-1], "accuracy"):
+        return []
+    alone, tuned = bases[-1]["calibrated"], tested[-1]["accuracy"]
+    if alone <= tuned:
+        return []
+    return [
+        f"a content-free calibration alone gives {alone:.1%} on the test set, more than the best weights' {tuned:.1%}"
+    ]
+
+
+def _advice(word: str, course: _Course | None, contents: Contents) -> list[str]:
+    """What to try."""
     config = contents.header.get("config", {})
     lr = config.get("rule", {}).get("lr")
     if word == DIVERGING:
         such = f", such as {lr / 10:g}" if lr else ""
         return [f"try a smaller lr{such}; `noback epsilon` says whether eps is too large"]
+    if course is None or word == LEARNING:
+        return []
+    if word == OVERFITTING:
+        return [f"the best weights are those of step {course.best_step}: try fewer steps or more training examples"]
     if course.zeros > DOMINATED:
         return [_tie_advice(course.zeros, config, contents)]
-    if word not in (TOO_SMALL, NO_SIGNAL):
-        return []
-    if course.rises():
-        return ["a loss went up, if by no more than chance: try a larger batch, more directions, or another prompt"]
-    if course.goes_down():
-        return ["the loss falls, if by no more than chance can tell: try more steps"]
-    such = f" of up to {3 * lr:g}" if lr else " of up to three times as much"
-    return [f"the loss is flat: try an lr{such}, a larger batch, more directions, or another prompt"]
+    return [_by_the_loss(word, course, lr)]
+
+
+def _by_the_loss(word: str, course: _Course, lr: float | None) -> str:
+    """What to try: never against the direction of the loss, and a larger lr only where the model hardly moved."""
+    if course.falls():
+        return "the loss falls: try more steps" + (", and more validation examples" if word == TOO_FEW else "")
+    if word == TOO_FEW:
+        return "try more validation examples, or more steps"
+    if word == TOO_SMALL and not course.rises():
+        return _larger_lr(course.to_last.moved, lr)
+    return "try a larger batch, more directions, or another prompt, and look at the labels"
+
+
+def _larger_lr(moved: float, lr: float | None) -> str:
+    """How much larger the lr may be for the losses to change by what a run that moves changes them by."""
+    times = min(_MOVES / moved, 10.0) if moved else 10.0
+    such = f" of up to {times * lr:.2g}" if lr else f" of up to {times:.2g} times as much"
+    return f"an example's loss changed by only {moved:.2g}: try more steps, or an lr{such}"
 
 
 def _tie_advice(zeros: float, config: Mapping[str, Any], contents: Contents) -> str:
@@ -262,16 +351,3 @@ def _tie_advice(zeros: float, config: Mapping[str, Any], contents: Contents) -> 
     eps = contents.eps_changes[-1].eps if contents.eps_changes else estimator.get("eps", 0.0)
     kind = config.get("objective", {}).get("kind", "")
     return tie_advice(zeros, eps, config.get("batch", 0), estimator.get("directions", 1), kind)
-
-
-def _sign(value: float) -> int:
-    return (value > 0) - (value < 0)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _variance(values: Sequence[float]) -> float:
-    mean = _mean(values)
-    return sum((value - mean) ** 2 for value in values) / max(len(values) - 1, 1)

@@ -51,7 +51,9 @@ def score(accuracy: float, examples: int = 400) -> dict:
     table = [[first, half - first], [half - (right - first), right - first]]
     return {
         "accuracy": right / examples, "score": right / examples, "loss": 1.0 - accuracy, "objective": 1.1 - accuracy,
-        "examples": examples, "confusion": table,
+        "examples": examples, "confusion": table, "credits": [1] * right + [0] * (examples - right),
+        "losses": [1.0 - accuracy + 0.01 * (place % 7) for place in range(examples)],
+        "tempered": [1.0 - accuracy + 0.01 * (place % 7) for place in range(examples)],
     }  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from noback.report.numbers import binned, binned_sizes, kept_places, moving_average, wilson
+from noback.counts import mcnemar, wilson
+from noback.report.numbers import binned, binned_sizes, kept_places, moving_average
 
 
 @pytest.mark.parametrize(
@@ -49,3 +50,14 @@ def test_sizes_are_binned_by_their_ratio_without_the_zeros():
     assert dict(zip(sizes, counts, strict=True))[1.0] == 2
     assert sum(counts) == 3
     assert binned_sizes([0.0]) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("to_right", "to_wrong", "chance"), [(0, 0, 1.0), (1, 1, 1.0), (5, 0, 2 / 32), (0, 5, 2 / 32), (8, 2, 112 / 1024)]
+)
+def test_mcnemars_test_is_the_exact_one(to_right, to_wrong, chance):
+    assert mcnemar(to_right, to_wrong) == pytest.approx(chance)
+
+
+def test_mcnemars_test_counts_ten_thousand_changes():
+    assert 0 < mcnemar(5200, 4800) < 1e-3

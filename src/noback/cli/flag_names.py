@@ -7,7 +7,7 @@ FLAGS = {
     "--model": "model", "--task": "task", "--data": "data", "--columns": "columns", "--shots": "shots",
     "--demonstrations": "demonstrations",
     "--data-seed": "data_seed", "--test-limit": "test_limit", "--steps": "steps", "--batch": "batch",
-    "--adapter": "adapter", "--objective": "objective",
+    "--adapter": "adapter", "--objective": "objective", "--metric": "metric",
     "--estimator": "estimator", "--eps": "estimator.eps", "--directions": "estimator.directions",
     "--rule": "rule", "--lr": "rule.lr", "--schedule": "rule.schedule", "--weight-decay": "rule.weight_decay",
     "--noise": "noise", "--engine": "engine",

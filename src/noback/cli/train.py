@@ -75,7 +75,7 @@ def _tested(result: Result) -> tuple[str, str]:
     if result.zero_shot is None or result.best is None or result.final is None:
         return f"{result.task}: mean test {result.metric} {scores}\n", f"{result.final_score:.3f}"
     change = (result.best - result.zero_shot) * 100
-    own = "" if result.metric == "accuracy" else f"  {result.metric} {scores}\n"
+    own = "" if result.metric in ("accuracy", "loss") else f"  {result.metric} {scores}\n"
     calibrated = "" if result.calibrated is None else f"  calibrated, zero-shot: {result.calibrated:.1%}\n"
     accuracy = f"test accuracy {result.zero_shot:.1%} before, {result.best:.1%} after ({change:+.1f} points)"
     return f"{result.task}: {accuracy}\n{own}{calibrated}", f"{result.final:.1%}"

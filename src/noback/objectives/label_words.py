@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from noback.errors import InputError
@@ -19,9 +18,9 @@ from noback.objectives.metrics import (
     accuracy,
     answer_loss,
     answer_losses,
-    confusion,
     cross_entropies,
     cross_entropy,
+    macro_f1,
 )
 
 
@@ -67,10 +66,7 @@ class MacroF1(Objective):
 
     def loss(self, label_logits: Tensor, gold: Tensor, _texts: Sequence[str]) -> float:
         """Labels that neither the batch nor the answers hold are left out of the mean."""
-        table = torch.tensor(confusion(label_logits.argmax(dim=1), gold, label_logits.shape[1]), dtype=torch.float64)
-        hits, both = table.diagonal(), table.sum(dim=0) + table.sum(dim=1)
-        present = both > 0
-        return 1.0 - float((2 * hits[present] / both[present]).mean())
+        return 1.0 - macro_f1(label_logits.argmax(dim=1), gold)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from torch import Tensor
+
+from noback import counts
 
 
 def cross_entropy(label_logits: Tensor, gold: Tensor) -> float:
@@ -52,17 +52,53 @@ def f1(predicted: Tensor, gold: Tensor) -> float:
     return 2 * hits / (2 * hits + wrong) if hits else 0.0
 
 
+def macro_f1(predicted: Tensor, gold: Tensor) -> float:
+    """The mean F1 of the labels; one that neither the answers nor the gold labels hold is left out."""
+    return counts.macro_f1(_table(predicted, gold))
+
+
+def balanced_accuracy(predicted: Tensor, gold: Tensor) -> float:
+    """The mean share of right answers of the labels that are there: one answer to everything gives 1 / labels."""
+    return counts.balanced_accuracy(_table(predicted, gold))
+
+
 def mcc(predicted: Tensor, gold: Tensor) -> float:
-    """Matthews' correlation of a two-label task."""
-    both = int(((predicted == 1) & (gold == 1)).sum())
-    neither = int(((predicted == 0) & (gold == 0)).sum())
-    false_alarm = int(((predicted == 1) & (gold == 0)).sum())
-    missed = int(((predicted == 0) & (gold == 1)).sum())
-    scale = (both + false_alarm) * (both + missed) * (neither + false_alarm) * (neither + missed)
-    return (both * neither - false_alarm * missed) / math.sqrt(scale) if scale else 0.0
+    """Matthews' correlation, of any number of labels: 0 for one answer to everything."""
+    return counts.mcc(_table(predicted, gold))
 
 
-METRICS = {"accuracy": accuracy, "f1": f1, "mcc": mcc}
+def _table(predicted: Tensor, gold: Tensor) -> list[list[int]]:
+    return confusion(predicted, gold, int(max(predicted.max(), gold.max())) + 1)
+
+
+METRICS = {
+    "accuracy": accuracy,
+    "f1": f1,
+    "macro_f1": macro_f1,
+    "balanced_accuracy": balanced_accuracy,
+    "mcc": mcc,
+}
+
+
+LOSS = "loss"  # as a metric: minus the cross-entropy, so that higher is better
+SELECTING = (*METRICS, LOSS)  # what the best weights can be chosen by
+
+
+def credits_of(metric: str, predicted: Tensor, gold: Tensor) -> list[float]:
+    """What each answer adds to a metric, so that two sets of answers can be compared example by example.
+
+    Their mean is the metric: 1 or 0 of the accuracy, else what the metric loses without the example (jackknife).
+    """
+    if metric == "accuracy":
+        return (predicted == gold).long().tolist()
+    judge, count = METRICS[metric], len(gold)
+    whole, found = judge(predicted, gold), dict[tuple[int, int], float]()
+    pairs = list(zip(predicted.tolist(), gold.tolist(), strict=True))
+    for place, pair in enumerate(pairs):
+        if pair not in found and count > 1:
+            others = [index for index in range(count) if index != place]
+            found[pair] = count * whole - (count - 1) * judge(predicted[others], gold[others])
+    return [round(found.get(pair, whole), 6) for pair in pairs]
 
 
 def confusion(predicted: Tensor, gold: Tensor, labels: int) -> list[list[int]]:

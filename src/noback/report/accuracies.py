@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
+from noback.counts import Interval, wilson
 from noback.json_text import number_in
 from noback.report.blocks import Cell, Chart, Stat, Table
 from noback.report.drawing import colour, drawn, group, literal, name_axis, name_height, percent_axis
 from noback.report.formats import NOTHING, figure_in, percent
-from noback.report.numbers import Interval, wilson
 from noback.report.reading import ReadRun
 
 BEFORE, BEST, LAST = "before", "best", "last"

@@ -1,4 +1,4 @@
-"""The few sums a report needs: intervals, averages, bins, and long curves made short."""
+"""The few sums a report needs: averages, bins, and long curves made short."""
 
 from __future__ import annotations
 
@@ -7,16 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_NORMAL_95 = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 POINTS = 2000  # a curve is drawn with at most about this many
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """From `low` to `high`."""
-
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +17,6 @@ class Bins:
     centers: list[float]
     counts: list[int]
     width: float
-
-
-def wilson(share: float, examples: float) -> Interval:
-    """Wilson's 95 % interval of a share that was counted over `examples` (above zero)."""
-    square = _NORMAL_95**2
-    middle = (share + square / (2 * examples)) / (1 + square / examples)
-    spread = math.sqrt(max(share * (1 - share), 0.0) / examples + square / (4 * examples**2))
-    half = _NORMAL_95 / (1 + square / examples) * spread
-    return Interval(max(middle - half, 0.0), min(middle + half, 1.0))
 
 
 def averaging_window(steps: int) -> int:

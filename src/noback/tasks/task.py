@@ -104,9 +104,9 @@ class Task:
         """What tells the examples of a set from others, by their text."""
         return [fingerprint(example.sentences) for example in self._examples[name]]
 
-    def rights(self, name: str) -> list[tuple[int, ...]]:
+    def rights(self, name: str, every: int = 1) -> list[tuple[int, ...]]:
         """Every right choice of each example of a set, where rows bring their own, in the order of its batches."""
-        return [self._examples[name][index].right for index in self._by_length(name)]
+        return [self._examples[name][index].right for index in self._by_length(name)[::every]]
 
     def questions(self, name: str) -> list[Question]:
         """The questions of a set whose answers are written, in the order of its batches."""
@@ -144,12 +144,12 @@ class Task:
         places = (divmod(position, total) for position in range(step * size, (step + 1) * size))
         return [int(_order(seed, epoch, total)[index]) for epoch, index in places]
 
-    def batches(self, name: str, size: int, *, instead: str | None = None) -> Iterator[Batch]:
-        """A whole set in batches of examples of like length, which need little padding.
+    def batches(self, name: str, size: int, *, every: int = 1, instead: str | None = None) -> Iterator[Batch]:
+        """A whole set, or one in so many of its examples, in batches of like length, which need little padding.
 
         `instead`: of a causal task, the same candidates after prompts in which this text stands for every column.
         """
-        order, encoded = self._by_length(name), self._sets[name]
+        order, encoded = self._by_length(name)[::every], self._sets[name]
         if instead is not None:
             encoded = self._encoder.encode(self._examples[name], instead)
         for begin in range(0, len(order), size):

@@ -1,0 +1,94 @@
+"""What counts of right and wrong answers say: metrics of a confusion matrix, Wilson's interval, McNemar's test.
+
+A confusion matrix has a row for each gold label and a column for each answer. Standard library only: the report and
+the command line read it without torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Confusion = Sequence[Sequence[int]]
+
+NEARLY_ALL = 0.95  # a share of one answer from here on is warned of
+_NORMAL_95 = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """From `low` to `high`."""
+
+    low: float
+    high: float
+
+
+def wilson(share: float, examples: float) -> Interval:
+    """Wilson's 95 % interval of a share that was counted over `examples` (above zero)."""
+    square = _NORMAL_95**2
+    middle = (share + square / (2 * examples)) / (1 + square / examples)
+    spread = math.sqrt(max(share * (1 - share), 0.0) / examples + square / (4 * examples**2))
+    half = _NORMAL_95 / (1 + square / examples) * spread
+    return Interval(max(middle - half, 0.0), min(middle + half, 1.0))
+
+
+def mcnemar(to_right: int, to_wrong: int) -> float:
+    """How likely so uneven a change of answers, or a more uneven one, is by chance: the exact test, two-sided."""
+    changed = to_right + to_wrong
+    tail = sum(math.comb(changed, count) for count in range(min(to_right, to_wrong) + 1))
+    return min(1.0, float(2 * tail / 2**changed))
+
+
+def macro_f1(table: Confusion) -> float:
+    """The mean F1 of the labels; one that neither the answers nor the examples hold is left out."""
+    hits, answered, there = _by_label(table)
+    both = [one + other for one, other in zip(answered, there, strict=True)]
+    return _mean([2 * hit / count for hit, count in zip(hits, both, strict=True) if count])
+
+
+def balanced_accuracy(table: Confusion) -> float:
+    """The mean share of right answers of the labels that are there: one answer to everything gives 1 / labels."""
+    hits, _, there = _by_label(table)
+    return _mean([hit / count for hit, count in zip(hits, there, strict=True) if count])
+
+
+def mcc(table: Confusion) -> float:
+    """Matthews' correlation, of any number of labels (Gorodkin, 2004): 0 for one answer to everything."""
+    hits, answered, there = _by_label(table)
+    total = sum(there)
+    by_chance = sum(one * other for one, other in zip(answered, there, strict=True))
+    spreads = [total**2 - sum(count**2 for count in counts) for counts in (answered, there)]
+    scale = spreads[0] * spreads[1]
+    return (sum(hits) * total - by_chance) / math.sqrt(scale) if scale else 0.0
+
+
+def figures_of(table: Confusion) -> dict[str, float]:
+    """The metrics that count every label alike, by their names."""
+    return {"macro_f1": macro_f1(table), "balanced_accuracy": balanced_accuracy(table), "mcc": mcc(table)}
+
+
+@dataclass(frozen=True, slots=True)
+class Majority:
+    """The answer given most often to a set, and how large the largest label of that set is."""
+
+    label: int
+    share: float
+    gold_share: float
+
+
+def majority(table: Confusion) -> Majority:
+    """The most frequent answer; the matrix counts one example at least."""
+    _, answered, there = _by_label(table)
+    most = max(answered)
+    return Majority(answered.index(most), most / sum(there), max(there) / sum(there))
+
+
+def _by_label(table: Confusion) -> tuple[list[int], list[int], list[int]]:
+    """For each label: right answers, answers, examples."""
+    hits = [row[label] for label, row in enumerate(table)]
+    return hits, [sum(column) for column in zip(*table, strict=True)], [sum(row) for row in table]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
