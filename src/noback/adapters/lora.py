@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from noback.adapters.base import Adapter
 from noback.directions import drawn
 from noback.errors import InputError
+from noback.json_text import json_text
 from noback.options import option, positive, suggestion, whole
 
 GROUPS = ("attention", "attention+ffn", "all-linear")
@@ -73,7 +74,7 @@ class Lora(Adapter):
     def save(self, model: Any, folder: str) -> None:
         """`adapter_config.json` and `adapter_model.safetensors`, as `PeftModel.from_pretrained` reads them."""
         Path(folder).mkdir(parents=True, exist_ok=True)
-        model.peft_config["default"].save_pretrained(folder)
+        (Path(folder) / _FILES[0]).write_text(_config_text(model), encoding="utf-8")
         tensors = {_saved_name(name): tensor.detach() for name, tensor in model.named_parameters() if ".lora_" in name}
         save_file(tensors, str(Path(folder) / _FILES[1]), metadata={"format": "pt"})
 
@@ -159,6 +160,22 @@ def _peft() -> Any:
     except ImportError:
         raise InputError("--adapter lora needs a library that is not here: pip install 'noback[lora]'") from None
     return peft
+
+
+def _config_text(model: Any) -> str:
+    """The adapter's configuration for PEFT: the same bytes each time, and with what its Auto classes look for.
+
+    They choose the model's class by the task type. PEFT has none for a masked LM; `AutoPeftModel` then takes the class
+    that is named here.
+    """
+    stored = model.peft_config["default"].to_dict()
+    if stored["task_type"] is None and model.can_generate():
+        stored["task_type"] = "CAUSAL_LM"
+    elif stored["task_type"] is None and stored["auto_mapping"] is None:
+        kind = type(model)
+        stored["auto_mapping"] = {"base_model_class": kind.__name__, "parent_library": kind.__module__}
+    plain = {key: sorted(value) if isinstance(value, set) else value for key, value in stored.items()}
+    return json_text(plain, indent=2, sort_keys=True)
 
 
 def _is_linear(module: nn.Module) -> bool:
