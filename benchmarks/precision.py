@@ -28,10 +28,10 @@ import torch
 
 import noback
 from noback.bench.machine import machine
-from noback.epsilon import agreement
 from noback.estimators import estimate
 from noback.folder import RunFolder
 from noback.measuring import outputs
+from noback.measuring_eps import agreement
 from noback.run import Run, drawn_data
 from noback.values import Move, direction_seeds
 

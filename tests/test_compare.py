@@ -21,10 +21,10 @@ from noback import (
     Sgd,
     TwoSided,
 )
-from noback.compare import COMPARED, compare, objective_config, objective_title, resume_comparison
-from noback.epsilon import Probe, _for_piecewise_constant, _for_smooth, agreement, measure_eps
+from noback.comparing import COMPARED, compare, objective_config, objective_title, resume_comparison
 from noback.folder import RunFolder
 from noback.journal import read_journal
+from noback.measuring_eps import Probe, _for_piecewise_constant, _for_smooth, agreement, measure_eps
 from noback.run import recorded_config
 from noback.training import Interrupted
 from noback.usual import usual_lr

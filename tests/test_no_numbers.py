@@ -33,14 +33,14 @@ from noback import (
 from noback.answers import scored
 from noback.baselines import baseline
 from noback.calibration import content_free
-from noback.compare import compare
+from noback.comparing import compare
 from noback.engines import Local, check_numbers
-from noback.epsilon import measure_eps
 from noback.errors import Diverged, NoNumbers
 from noback.folder import RunFolder
 from noback.journal import Contents, Evaluation, read_journal
 from noback.json_text import json_text
 from noback.measuring import begin_on
+from noback.measuring_eps import measure_eps
 from noback.run import Run, drawn_data
 from noback.tasks.encoding import Candidates
 from noback.tuned import export
@@ -360,4 +360,4 @@ def test_every_json_that_is_written_comes_from_one_function():
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and node.attr in ("dump", "dumps") and ast.unparse(node.value) == "json"
     }
-    assert callers == {"json_text.py", "journal.py", "engines/identity.py", "report/command.py"}
+    assert callers == {"json_text.py", "journal.py", "engines/identity.py", "reporting/command.py"}

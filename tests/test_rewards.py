@@ -22,13 +22,13 @@ from noback import (
     train,
     tuned_run,
 )
-from noback.compare import compare
+from noback.comparing import compare
 from noback.config import config_of
 from noback.engines import Local, Reference, Writing, open_model
-from noback.epsilon import measure_eps
 from noback.errors import InputError
 from noback.evaluating import write
 from noback.journal import read_journal
+from noback.measuring_eps import measure_eps
 from noback.run import drawn_data
 from noback.tasks import load_spec
 from noback.values import UNPERTURBED, Move, Term, direction_seeds

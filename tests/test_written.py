@@ -8,10 +8,10 @@ import torch
 
 from noback import LanguageModel, RunConfig, evaluate, evaluating, generate, predict, train, tuned_run
 from noback.answers import with_any_right
-from noback.compare import compare
-from noback.epsilon import measure_eps
+from noback.comparing import compare
 from noback.errors import InputError
 from noback.folder import RunFolder
+from noback.measuring_eps import measure_eps
 from noback.objectives import Accuracy, CrossEntropy, Function, answer_loss, exact_match, token_f1
 from noback.run import Run, drawn_data
 from noback.tasks import load_spec

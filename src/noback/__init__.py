@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from noback.errors import InputError as InputError
     from noback.errors import NobackError as NobackError
     from noback.estimators import AdaptTies as AdaptTies
+    from noback.estimators import CurvatureWeighted as CurvatureWeighted
     from noback.estimators import OneSided as OneSided
     from noback.estimators import TwoSided as TwoSided
     from noback.mezo import MeZO as MeZO
@@ -84,14 +85,21 @@ _ROOMS = {
 _METHODS = {"estimators": "AnyEstimator", "rules": "AnyRule", "directions": "AnyNoise"}  # each kind is public
 
 
-def __getattr__(name: str) -> Any:
-    if name == "__all__":
-        return sorted([*_ROOMS, *_methods()])
-    if name in _ROOMS:
-        return getattr(importlib.import_module(f"noback.{_ROOMS[name]}"), name)
-    if name[:1].isupper() and name in (methods := _methods()):
-        return methods[name]
-    raise AttributeError(f"module 'noback' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker would take every name for a public one, of any type
+
+    def __getattr__(name: str) -> Any:
+        if name == "__all__":
+            return sorted([*_ROOMS, *_methods()])
+        if name in _ROOMS:
+            return getattr(importlib.import_module(f"noback.{_ROOMS[name]}"), name)
+        if name[:1].isupper() and name in (methods := _methods()):
+            return methods[name]
+        raise AttributeError(f"module 'noback' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What Tab shows: the public names, and the version."""
+    return [*_ROOMS, *_methods(), "__all__", "__doc__", "__version__"]
 
 
 def _methods() -> dict[str, type[Any]]:

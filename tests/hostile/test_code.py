@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from noback import InputError, resume
-from noback.compare import resume_comparison
+from noback.comparing import resume_comparison
 from noback.tuned import evaluate, tuned_run
 from tests.hostile.forging import forge
 from tests.hostile.rewarding import rewarded_run

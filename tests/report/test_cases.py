@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from noback.errors import DamagedError
-from noback.report.blocks import Chart, Charts, Page, Section
-from noback.report.page import html
-from noback.report.reading import read_run
+from noback.reporting.blocks import Chart, Charts, Page, Section
+from noback.reporting.page import html
+from noback.reporting.reading import read_run
 from tests.report.conftest import CONFIG, LABELS, metrics_of, raised_eps, write_lines
 
 HOLD = """

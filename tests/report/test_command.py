@@ -5,11 +5,11 @@ import shlex
 
 import pytest
 
-from noback.cli.flag_names import FLAGS
 from noback.cli.flags import config_from
 from noback.cli.main import _parser
 from noback.config import RunConfig, config_of
-from noback.report.command import command_to_repeat
+from noback.flag_names import FLAGS
+from noback.reporting.command import command_to_repeat
 
 ESTIMATOR = {"eps": 3e-4, "directions": 4}
 TIES = {"target": 0.3, "largest": 0.05, "window": 8}

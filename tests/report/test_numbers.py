@@ -3,7 +3,7 @@
 import pytest
 
 from noback.counts import mcnemar, wilson
-from noback.report.numbers import binned, binned_sizes, kept_places, moving_average
+from noback.reporting.numbers import binned, binned_sizes, kept_places, moving_average
 
 
 @pytest.mark.parametrize(

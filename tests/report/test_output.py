@@ -5,7 +5,7 @@ import json
 import pytest
 
 from noback.errors import InputError
-from noback.report.markdown import escaped, markdown
+from noback.reporting.markdown import escaped, markdown
 from tests.report.conftest import CONFIG, LABELS, metrics_of
 
 
@@ -121,7 +121,7 @@ def test_markdown_keeps_texts_from_being_markup(folders, make_report):
 
 
 def test_a_command_with_backticks_stays_inside_its_fence():
-    from noback.report.blocks import Command, Page, Section
+    from noback.reporting.blocks import Command, Page, Section
 
     page = Page("t", "", "", (Section("s", (Command(("echo", "```")),), in_summary=True),))
     assert "````sh\necho ```\n````" in markdown(page)

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from noback.errors import InputError
-from noback.report.folder_table import read_table
-from noback.report.reproduced import reproduced
+from noback.reporting.folder_table import read_table
+from noback.reporting.reproduced import reproduced
 from tests.report.conftest import GRID, write_reproduction
 
 EVIL = "<script>alert(1)</script> | no data"

@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
     eps = numbers("eps", getattr(arguments, "estimator.eps"))
     setattr(arguments, "estimator.eps", str(eps[0]) if eps else None)
     config = config_from(arguments)
-    from noback.compare import COMPARED, compare
+    from noback.comparing import COMPARED, compare
 
     names = listed("--objectives", arguments.objectives) or COMPARED
     with watching(arguments) as watcher, stopping() as stop:

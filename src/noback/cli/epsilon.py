@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     eps, probes = numbers("--at", arguments.at), whole_number("--probes", arguments.probes, 2**16)
     config = config_from(arguments)
-    from noback.epsilon import EPS, MEASURED, measure_eps
+    from noback.measuring_eps import EPS, MEASURED, measure_eps
 
     names = listed("--objectives", arguments.objectives) or MEASURED
     with watching(arguments) as watcher, stopping() as stop:

@@ -11,9 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from noback.cli.flag_names import FLAGS
 from noback.config import RunConfig, config_of, read_config, renamed
 from noback.errors import InputError, shown
+from noback.flag_names import FLAGS
 from noback.options import option_kinds, table_of_text
 
 Flags = dict[str, str]  # flag -> where it stands in the options

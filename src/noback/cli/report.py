@@ -37,8 +37,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Read the runs, then write the page or print the summary."""
-    from noback.cli.flag_names import FLAGS
-    from noback.report import check_place, html, markdown, page_of, read_subject, write_report
+    from noback.flag_names import FLAGS
+    from noback.reporting import check_place, html, markdown, page_of, read_subject, write_report
 
     out = Path(arguments.out) if arguments.out is not None else None
     if out is not None:

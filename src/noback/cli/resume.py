@@ -32,7 +32,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Resume and say how it went."""
     health_every = whole_number("--health-every", arguments.health_every)
-    from noback.compare import FILE, resume_comparison
+    from noback.comparing import FILE, resume_comparison
     from noback.training import resume
 
     with watching(arguments) as watcher, stopping() as stop:

@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from noback.report.blocks import Page
+from noback.reporting.blocks import Page
 
 _TEMPLATES = Path(__file__).parent / "templates"
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from noback.errors import InputError
-from noback.report.blocks import Page
-from noback.report.comparison import COMPARISON, comparison_page
-from noback.report.epsilon import EPSILON, epsilon_page
-from noback.report.folder_table import FolderTable, read_table
-from noback.report.reading import ReadRun, distinct_names, read_run
-from noback.report.reproduction import REPRODUCTION, reproduction_page
-from noback.report.runs_page import run_page, runs_page
+from noback.reporting.blocks import Page
+from noback.reporting.comparison import COMPARISON, comparison_page
+from noback.reporting.epsilon import EPSILON, epsilon_page
+from noback.reporting.folder_table import FolderTable, read_table
+from noback.reporting.reading import ReadRun, distinct_names, read_run
+from noback.reporting.reproduction import REPRODUCTION, reproduction_page
+from noback.reporting.runs_page import run_page, runs_page
 
 _TABLES = (COMPARISON, EPSILON, REPRODUCTION)
 

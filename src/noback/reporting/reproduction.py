@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from noback.json_text import number_in
-from noback.report.blocks import Block, Cell, Charts, Note, Page, Section, Table
-from noback.report.folder_table import FolderTable
-from noback.report.formats import NOTHING, duration, figure, memory, plain
-from noback.report.reproduced import NOT_YET, Entry, MeanAccuracy, Reproduced, listed, mapping, reproduced
-from noback.report.reproduction_charts import task_charts
-from noback.report.setup import option_text
+from noback.reporting.blocks import Block, Cell, Charts, Note, Page, Section, Table
+from noback.reporting.folder_table import FolderTable
+from noback.reporting.formats import NOTHING, duration, figure, memory, plain
+from noback.reporting.reproduced import NOT_YET, Entry, MeanAccuracy, Reproduced, listed, mapping, reproduced
+from noback.reporting.reproduction_charts import task_charts
+from noback.reporting.setup import option_text
 
 REPRODUCTION = "reproduction"
 _LEGEND = (

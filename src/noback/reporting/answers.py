@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from noback.report.blocks import Cell, Note, Table
-from noback.report.formats import figure, figure_in, percent, short
-from noback.report.reading import ReadRun
+from noback.reporting.blocks import Cell, Note, Table
+from noback.reporting.formats import figure, figure_in, percent, short
+from noback.reporting.reading import ReadRun
 
 NEARLY_ALL = 0.95  # a share of one answer from here on is warned of
 

@@ -8,10 +8,10 @@ from typing import Any
 import plotly.graph_objects as go
 
 from noback.json_text import number_in
-from noback.report.blocks import Cell, Chart, Charts, Note, Page, Section, Table
-from noback.report.drawing import SLOPE, axis, colour, dash, drawn, group, literal, log_axis, percent_axis
-from noback.report.folder_table import FolderTable, lead_of
-from noback.report.formats import NOTHING, duration, figure_in, percent, plain, scientific, short
+from noback.reporting.blocks import Cell, Chart, Charts, Note, Page, Section, Table
+from noback.reporting.drawing import SLOPE, axis, colour, dash, drawn, group, literal, log_axis, percent_axis
+from noback.reporting.folder_table import FolderTable, lead_of
+from noback.reporting.formats import NOTHING, duration, figure_in, percent, plain, scientific, short
 
 EPSILON = "epsilon"
 _SHARES = [-0.04, 1.04]

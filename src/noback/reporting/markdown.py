@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from noback.report.blocks import Block, Cell, Command, Judgement, Note, Page, Section, Table
+from noback.reporting.blocks import Block, Cell, Command, Judgement, Note, Page, Section, Table
 
 
 def markdown(page: Page) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import plotly.graph_objects as go
 
-from noback.report.blocks import Chart
-from noback.report.drawing import axis, colour, drawn, literal, name_axis, name_height
-from noback.report.reproduced import MeanAccuracy, Reproduced
+from noback.reporting.blocks import Chart
+from noback.reporting.drawing import axis, colour, drawn, literal, name_axis, name_height
+from noback.reporting.reproduced import MeanAccuracy, Reproduced
 
 _OURS, _PUBLISHED = colour(0), "var(--text-faint)"
 _MARGIN = {"l": 56, "r": 16, "t": 8, "b": 44}  # pixels

@@ -9,10 +9,10 @@ import plotly.graph_objects as go
 
 from noback.counts import Interval, wilson
 from noback.json_text import number_in
-from noback.report.blocks import Cell, Chart, Stat, Table
-from noback.report.drawing import colour, drawn, group, literal, name_axis, name_height, percent_axis
-from noback.report.formats import NOTHING, figure_in, percent
-from noback.report.reading import ReadRun
+from noback.reporting.blocks import Cell, Chart, Stat, Table
+from noback.reporting.drawing import colour, drawn, group, literal, name_axis, name_height, percent_axis
+from noback.reporting.formats import NOTHING, figure_in, percent
+from noback.reporting.reading import ReadRun
 
 BEFORE, BEST, LAST = "before", "best", "last"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from noback.json_text import number_in
-from noback.report.folder_table import FolderTable
+from noback.reporting.folder_table import FolderTable
 
 NOT_YET = "not run yet"  # also what the file says of a seed of which no cell has ended
 

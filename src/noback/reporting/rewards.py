@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from noback.json_text import number_in
-from noback.report.blocks import Cell, Section, Stat, Stats, Table
-from noback.report.formats import figure_in
-from noback.report.reading import ReadRun
+from noback.reporting.blocks import Cell, Section, Stat, Stats, Table
+from noback.reporting.formats import figure_in
+from noback.reporting.reading import ReadRun
 
 BEFORE, BEST, LAST = "before", "best", "last"
 

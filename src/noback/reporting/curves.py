@@ -9,11 +9,11 @@ import plotly.graph_objects as go
 
 from noback.health import SLOPE_UNIT
 from noback.json_text import number_in
-from noback.report.blocks import Chart
-from noback.report.drawing import axis, colour, dash, drawn, group, legend_above, literal, log_axis, percent_axis
-from noback.report.formats import percent
-from noback.report.numbers import POINTS, averaging_window, binned, binned_sizes, kept_places, moving_average
-from noback.report.reading import ReadRun
+from noback.reporting.blocks import Chart
+from noback.reporting.drawing import axis, colour, dash, drawn, group, legend_above, literal, log_axis, percent_axis
+from noback.reporting.formats import percent
+from noback.reporting.numbers import POINTS, averaging_window, binned, binned_sizes, kept_places, moving_average
+from noback.reporting.reading import ReadRun
 
 Runs = Mapping[int, ReadRun]  # by the place of their colour
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from noback.json_text import number_in
-from noback.report.blocks import Cell
+from noback.reporting.blocks import Cell
 
 NOTHING = "-"
 

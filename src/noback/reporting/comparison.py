@@ -9,13 +9,13 @@ from typing import Any
 import plotly.graph_objects as go
 
 from noback.json_text import number_in
-from noback.report.accuracies import BEFORE, BEST, Accuracy, accuracy_of, chart_together, with_interval
-from noback.report.blocks import Cell, Chart, Charts, Note, Page, Section, Table
-from noback.report.curves import curves, slope_title
-from noback.report.drawing import colour, drawn, group, literal, log_axis, name_axis, name_height, percent_axis
-from noback.report.folder_table import FolderTable, lead_of
-from noback.report.formats import NOTHING, duration, figure_in, percent, plain, short
-from noback.report.reading import ReadRun
+from noback.reporting.accuracies import BEFORE, BEST, Accuracy, accuracy_of, chart_together, with_interval
+from noback.reporting.blocks import Cell, Chart, Charts, Note, Page, Section, Table
+from noback.reporting.curves import curves, slope_title
+from noback.reporting.drawing import colour, drawn, group, literal, log_axis, name_axis, name_height, percent_axis
+from noback.reporting.folder_table import FolderTable, lead_of
+from noback.reporting.formats import NOTHING, duration, figure_in, percent, plain, short
+from noback.reporting.reading import ReadRun
 
 COMPARISON = "comparison"
 

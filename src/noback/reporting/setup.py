@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from noback.json_text import number_in
-from noback.report.blocks import Block, Cell, Command, Section, Table
-from noback.report.command import command_to_repeat
-from noback.report.formats import NOTHING, duration, figure, figure_in, memory, moment, plain, short
-from noback.report.reading import EMPTY, FINISHED, GOING, ReadRun
+from noback.reporting.blocks import Block, Cell, Command, Section, Table
+from noback.reporting.command import command_to_repeat
+from noback.reporting.formats import NOTHING, duration, figure, figure_in, memory, moment, plain, short
+from noback.reporting.reading import EMPTY, FINISHED, GOING, ReadRun
 
 _OPTIONS = (
     ("model", "model"), ("task", "task"), ("data", "data"), ("columns", "columns"), ("shots per label", "shots"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from noback.health import slope_figures
 from noback.json_text import number_in
-from noback.report.accuracies import (
+from noback.reporting.accuracies import (
     BEFORE,
     BEST,
     accuracies,
@@ -16,7 +16,7 @@ from noback.report.accuracies import (
     table_of,
     with_interval,
 )
-from noback.report.answers import (
+from noback.reporting.answers import (
     confusion_in,
     confusion_table,
     majorities,
@@ -24,13 +24,13 @@ from noback.report.answers import (
     majority_warnings,
     mistakes_table,
 )
-from noback.report.blocks import Block, Cell, Charts, Judgement, Note, Page, Section, Stats, Table
-from noback.report.curves import curves
-from noback.report.formats import duration, figure, figure_in, percent, plain
-from noback.report.health_tables import health_tables
-from noback.report.reading import EMPTY, ReadRun
-from noback.report.rewards import reward_section, rewarded
-from noback.report.setup import cost_table, lead, setup_section, state_sentence
+from noback.reporting.blocks import Block, Cell, Charts, Judgement, Note, Page, Section, Stats, Table
+from noback.reporting.curves import curves
+from noback.reporting.formats import duration, figure, figure_in, percent, plain
+from noback.reporting.health_tables import health_tables
+from noback.reporting.reading import EMPTY, ReadRun
+from noback.reporting.rewards import reward_section, rewarded
+from noback.reporting.setup import cost_table, lead, setup_section, state_sentence
 
 Flags = Mapping[str, str]
 

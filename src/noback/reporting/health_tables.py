@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from noback.json_text import number_in
-from noback.report.answers import named
-from noback.report.blocks import Cell, Table
-from noback.report.formats import figure, figure_in, percent, scientific, short, signed
-from noback.report.reading import ReadRun
+from noback.reporting.answers import named
+from noback.reporting.blocks import Cell, Table
+from noback.reporting.formats import figure, figure_in, percent, scientific, short, signed
+from noback.reporting.reading import ReadRun
 
 ROWS = 40  # of a longer table, so many rows are shown, evenly apart
 

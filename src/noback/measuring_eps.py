@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from noback.answers import fitted
-from noback.compare import objective_config, objective_title
+from noback.comparing import objective_config, objective_title
 from noback.config import RunConfig
 from noback.errors import InputError, NoNumbers
 from noback.estimators import Estimator, estimate
