@@ -24,7 +24,7 @@ from noback.options import option_kinds
 PAGES = Path(__file__).parent / "reference"
 NOTE = "<!-- Made by docs/reference.py. Do not edit: change the code, then run `make reference`. -->"
 WIDTH = 120
-RUN_GROUP = "the run"  # the group of flags that train, compare, epsilon and baseline share
+OPTIONS = "Options of a run"  # the flags that train, compare, epsilon and baseline share
 GROUPS = {"Functions": inspect.isfunction, "Classes": inspect.isclass}
 
 
@@ -57,45 +57,53 @@ def _cli() -> Iterator[str]:
         "The exit code is 0, 2 for input that cannot be used, 130 after Ctrl-C, and 1 for other errors."
     )
     yield (
-        "\n".join(f"- [`noback {name}`](#noback-{name})" for name in commands)
-        + "\n- [Options of a run](#options-of-a-run)"
+        "\n".join(f"- [`noback {name}`](#noback-{name})" for name in commands) + f"\n- [{OPTIONS}](#options-of-a-run)"
     )
-    shared = _grouped(commands["train"], RUN_GROUP)
+    shared = _shared(commands)
     for name, command in commands.items():
         yield from _command(name, command, shared)
-    yield "## Options of a run"
+    yield f"## {OPTIONS}"
     yield _prose(
         "Flags of `train`, `compare`, `epsilon` and `baseline`. A flag wins over `--config`, and `--set` over a flag."
     )
-    yield _actions(shared)
+    for title, actions in _groups(commands["train"]):
+        part = [action for action in actions if action.dest in shared]
+        if part:
+            yield f"### {title.capitalize()}"
+            yield _actions(part)
 
 
-def _command(name: str, command: argparse.ArgumentParser, shared: list[argparse.Action]) -> Iterator[str]:
+def _shared(commands: dict[str, argparse.ArgumentParser]) -> dict[str, str]:
+    """What the flags of a run's configuration set, and the entry of each."""
+    train, baseline = commands["train"], commands["baseline"]
+    both = {action.dest for action in baseline._actions} - {"help", "json"}
+    return {action.dest: _item(action) for action in train._actions if action.dest in both}
+
+
+def _command(name: str, command: argparse.ArgumentParser, shared: dict[str, str]) -> Iterator[str]:
     yield f"## noback {name}"
-    own = [
-        action for action in command._actions if action.dest != "help" and action not in _grouped(command, RUN_GROUP)
-    ]
-    yield _code(f"noback {name} {' '.join([*_positionals(own), '[OPTIONS]'])}")
+    yield _code(str(command.usage))
     yield from _description(command.description or "")
-    yield _actions(own)
-    run = _grouped(command, RUN_GROUP)
-    known = {_item(action) for action in shared}
-    if run:
-        yield "Also takes the [options of a run](#options-of-a-run)." + (
-            " They differ here in:" if any(_item(action) not in known for action in run) else ""
+    run = [action for action in command._actions if action.dest in shared]
+    takes = {action.dest for action in run} == set(shared)  # a run's configuration, not a flag or two of the same name
+    for title, actions in _groups(command):
+        own = [action for action in actions if not takes or action.dest not in shared]
+        if own:
+            yield f"{title.capitalize()}:"
+            yield _actions(own)
+    if takes:
+        others = [action for action in run if _item(action) != shared[action.dest]]
+        yield f"Also takes the [options of a run](#options-of-a-run).{' They differ here in:' if others else ''}"
+        yield _actions(others)
+
+
+def _groups(command: argparse.ArgumentParser) -> Iterator[tuple[str, list[argparse.Action]]]:
+    """A command's arguments as its help groups them."""
+    for group in command._action_groups:
+        yield (
+            {"positional arguments": "arguments"}.get(str(group.title), str(group.title)),
+            [action for action in group._group_actions if action.dest != "help"],
         )
-        yield _actions([action for action in run if _item(action) not in known])
-
-
-def _grouped(parser: argparse.ArgumentParser, title: str) -> list[argparse.Action]:
-    return [action for group in parser._action_groups if group.title == title for action in group._group_actions]
-
-
-def _positionals(actions: Iterable[argparse.Action]) -> Iterator[str]:
-    for action in actions:
-        if not action.option_strings:
-            word = str(action.metavar or action.dest)
-            yield {"?": f"[{word}]", "+": f"{word} [{word} ...]"}.get(str(action.nargs), word)
 
 
 def _description(text: str) -> Iterator[str]:

@@ -37,8 +37,8 @@ def method_flags(options: type[Any], methods: Sequence[str], known: Mapping[str,
     return found
 
 
-def add_flags(group: Any, options: type[Any], flags: Mapping[str, str], *, several_eps: bool = False) -> None:
-    """Give a group of a parser the flags of some options."""
+def add_flags(parser: Any, options: type[Any], flags: Mapping[str, str], *, several_eps: bool = False) -> None:
+    """Give a parser, or a group of one, the flags of some options."""
     for flag, path in flags.items():
         field, default, hint, owners = _field(options, path)
         kinds = option_kinds(hint)
@@ -49,7 +49,7 @@ def add_flags(group: Any, options: type[Any], flags: Mapping[str, str], *, sever
         metavar = _metavar(hint)
         if several_eps and flag == "--eps":
             text, metavar = text + "; several, comma-separated, are compared", "LIST"
-        group.add_argument(flag, dest=path, default=None, metavar=metavar, help=text.replace("%", "%%"))
+        parser.add_argument(flag, dest=path, default=None, metavar=metavar, help=text.replace("%", "%%"))
 
 
 def _help(options: type[Any], path: str, field: dataclasses.Field[Any]) -> str:
@@ -66,17 +66,16 @@ def _shown(default: Any) -> str:
 
 def add_config_flags(parser: argparse.ArgumentParser, *, several_eps: bool = False) -> None:
     """Give a parser every flag of a run's configuration; `several_eps`: --eps takes a list."""
-    group = parser.add_argument_group("the run")
-    add_flags(group, RunConfig, config_flags(), several_eps=several_eps)
-    group.add_argument(
+    add_flags(parser, RunConfig, config_flags(), several_eps=several_eps)
+    parser.add_argument(
         "--adapt-ties", action="store_true",
         help="for objectives that are piecewise constant: raise eps while more than a fifth of the slopes are exactly "
         "zero, at most to 0.01 or ten times --eps; the journal records it (--set adapt_ties.largest=0.05)",
     )  # fmt: skip
-    group.add_argument(
+    parser.add_argument(
         "--config", metavar="FILE", help="a TOML file of options, such as a run's run.toml; flags win over it"
     )
-    group.add_argument(
+    parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="any option by its name: --set rule.lr=2e-5"
     )
 

@@ -7,7 +7,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from noback import __version__
@@ -27,6 +27,8 @@ from noback.cli import (
     tasks,
     train,
 )
+from noback.cli.groups import sort_flags
+from noback.cli.other_names import refusal
 from noback.errors import InputError, NobackError, printable
 from noback.inputs import check_name
 
@@ -57,6 +59,17 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (`{self.prog} --help` shows how to use it)")
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does it; a command's flag that is called otherwise here is answered with its name."""
+        sentence = refusal(args or (), self._option_string_actions, self.prog) if self._is_command else None
+        if sentence is not None:
+            raise InputError(sentence)
+        return super().parse_known_args(args, namespace)
+
+    @property
+    def _is_command(self) -> bool:
+        return self._subparsers is None
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit code is 0, 2 for input that cannot be used, 130 for Ctrl-C, else 1."""
@@ -64,8 +77,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         words = sys.argv[1:] if argv is None else argv
         for word in words:
             check_name("an argument", word)
-        arguments = _parser(next((word for word in words if word in COMMANDS), "")).parse_args(argv)
-        arguments.command.run(arguments)
+        parser = _parser(next((word for word in words if word in COMMANDS), ""))
+        arguments = parser.parse_args(argv)
+        if arguments.command is None:
+            parser.print_help()
+        else:
+            arguments.command.run(arguments)
     except NobackError as error:
         _complain(str(error))
         return error.exit_code
@@ -92,7 +109,8 @@ def _parser(chosen: str | None = None) -> argparse.ArgumentParser:
         description="Fine-tune language models with forward passes only. `noback train` alone runs a whole example.",
     )
     parser.add_argument("--version", action="version", version=f"noback {__version__}")
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    parser.set_defaults(command=None)
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, command in COMMANDS.items():
         sub = subparsers.add_parser(
             name,
@@ -102,5 +120,14 @@ def _parser(chosen: str | None = None) -> argparse.ArgumentParser:
         )
         if chosen in (None, name):
             command.add(sub)
+            sort_flags(sub)
+            sub.usage = " ".join([sub.prog, *_positionals(sub), "[OPTIONS]"])
         sub.set_defaults(command=command)
     return parser
+
+
+def _positionals(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """What a command takes besides options, as its usage shows it."""
+    for action in parser._get_positional_actions():
+        word = str(action.metavar or action.dest)
+        yield {"?": f"[{word}]", "*": f"[{word} ...]", "+": f"{word} [{word} ...]"}.get(str(action.nargs), word)
