@@ -24,6 +24,7 @@ from noback.cli import (
     report,
     reproduce,
     resume,
+    runs,
     tasks,
     train,
 )
@@ -35,6 +36,7 @@ from noback.inputs import check_name
 COMMANDS = {
     "train": train,
     "resume": resume,
+    "runs": runs,
     "compare": compare,
     "epsilon": epsilon,
     "report": report,
