@@ -55,7 +55,7 @@ def text(rows: list[Listed]) -> str:
         (
             row.run, Path(row.task or "").name, Path(row.model or "").name, row.method or "",
             f"{row.steps}/{'?' if row.planned is None else row.planned}", _score(row.before), _score(row.after),
-            row.verdict if row.state == "finished" else f"{row.state}: {row.verdict}", memory(row.bytes),
+            _verdict(row), memory(row.bytes),
         )
         for row in sound
     ]  # fmt: skip
@@ -65,3 +65,7 @@ def text(rows: list[Listed]) -> str:
 
 def _score(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
+
+
+def _verdict(row: Listed) -> str:
+    return f"{row.verdict}" if row.state == "finished" else f"{row.state}: {row.verdict}"
