@@ -198,7 +198,7 @@ def test_weights_that_lost_what_the_best_had_are_diverging():
 @pytest.mark.parametrize("right", [40, 60, 90])
 def test_point_2_a_validation_loss_of_three_times_the_first_is_diverging_whatever_else(right, grown, steps, zeros):
     slopes = ([0.0] * zeros + [1.0] * (100 - zeros))[:steps]
-    lines = [look(0, 60, 0.7), look(50, 70, 0.6), look(100, right, 0.7 * grown)]
+    lines = [look(0, 60, 0.7), look(steps // 2, 70, 0.6), look(steps, right, 0.7 * grown)]
     found = verdict(contents([0.7] * steps, slopes), lines)
     assert found.word == DIVERGING
     assert advised_lr(found) == pytest.approx(0.1)

@@ -35,9 +35,16 @@ def wilson(share: float, examples: float) -> Interval:
 
 def mcnemar(to_right: int, to_wrong: int) -> float:
     """How likely so uneven a change of answers, or a more uneven one, is by chance: the exact test, two-sided."""
-    changed = to_right + to_wrong
-    tail = sum(math.comb(changed, count) for count in range(min(to_right, to_wrong) + 1))
-    return min(1.0, float(2 * tail / 2**changed))
+    return min(1.0, 2 * upper_tail(to_right + to_wrong, max(to_right, to_wrong)))
+
+
+def upper_tail(throws: int, heads: int) -> float:
+    """The chance of so many heads or more in throws of a fair coin, exactly; 100,000 throws take a second."""
+    ways = total = math.comb(throws, heads)
+    for count in range(heads, throws):
+        ways = ways * (throws - count) // (count + 1)
+        total += ways
+    return float(total / 2**throws)
 
 
 def macro_f1(table: Confusion) -> float:

@@ -267,7 +267,7 @@ def _record(layout: _Layout, body: bytes) -> Record:
         raise _Wrong(f"holds a number that is not finite ({value}, {rest[0]}); expected finite ones")
     if kind == _STEP:
         return StepRecord(step, value, tuple(rest[: layout.directions]), tuple(rest[layout.directions :]))
-    if kind in (_EVALUATION, _CHOSEN):
+    if kind == _EVALUATION or (kind == _CHOSEN and layout.crc is None):
         return Evaluation(step, value, rest[0], kind == _CHOSEN)
     if kind not in (_EPS, _SEAL):
         raise _Wrong(f"is of kind {kind}, which a newer noback wrote")
@@ -286,7 +286,8 @@ def _check_place(record: Record, contents: Contents, steps: int | None) -> None:
     elif isinstance(record, Seal):
         wrong = steps != taken
     elif isinstance(record, Evaluation):
-        wrong = bool(contents.evaluations) and contents.evaluations[-1].step == taken
+        again = bool(contents.evaluations) and contents.evaluations[-1].step == taken
+        wrong = again or (record.chosen and not contents.chooses)
     else:
         wrong = record.eps <= 0 or (bool(contents.eps_changes) and contents.eps_changes[-1].step == taken)
     if wrong:

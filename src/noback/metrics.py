@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -35,7 +36,7 @@ def _is_sound(line: Mapping[str, Any]) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return value is None or isinstance(value, int | float)
+    return value is None or (isinstance(value, int | float) and abs(value) <= sys.float_info.max)  # nor nan
 
 
 def _list_of(form: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -51,7 +52,13 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int)
+    return isinstance(value, int) and abs(value) <= sys.float_info.max
+
+
+def _is_confusion(value: Any) -> bool:
+    """Counts in as many rows as columns."""
+    rows = _list_of(_list_of(_is_count))(value)
+    return rows and all(len(row) == len(value) and min(row) >= 0 for row in value)
 
 
 def _is_mistake(value: Any) -> bool:
@@ -81,7 +88,7 @@ _FORMS: dict[str, Callable[[Any], bool]] = {
     "health": _list_of(_is_text),
     "balance": _table_of(_list_of(_is_count)),
     "overlap": _is_overlap,
-    "confusion": _list_of(_list_of(_is_count)),
+    "confusion": _is_confusion,
     "mistakes": _list_of(_is_mistake),
     "credits": _list_of(_is_number),
     "losses": _list_of(_is_number),

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from noback.counts import upper_tail
+
 _SHARPEST = 100.0  # of the factors that the logits are multiplied by: answers that are all right have no best one
 
 
@@ -22,6 +24,11 @@ class PerExample(NamedTuple):
     credits: list[float]  # what each adds to the score, higher is better: 1 or 0 where the score is the accuracy
     losses: list[float]
     tempered: list[float]  # losses at the best temperature: a model that is only less sure has gained nothing
+
+    def sampled(self, most: int) -> PerExample:
+        """At most so many of the examples, always the same ones of a set."""
+        every = math.ceil(len(self.credits) / most)
+        return PerExample(*(values[::every] for values in self))
 
 
 def chance_of_gain(before: Sequence[float], after: Sequence[float]) -> float:
@@ -38,8 +45,7 @@ def chance_of_gain(before: Sequence[float], after: Sequence[float]) -> float:
 
 def mcnemar(gained: int, lost: int) -> float:
     """The chance that a fair coin, thrown for each answer that changed, gives at least so many gains."""
-    changed = gained + lost
-    return float(sum(math.comb(changed, count) for count in range(gained, changed + 1)) / 2**changed)
+    return upper_tail(gained + lost, gained)
 
 
 def in_errors(before: Sequence[float], after: Sequence[float]) -> float:

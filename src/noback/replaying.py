@@ -72,15 +72,20 @@ def move_at(run: Run, records: Sequence[StepRecord], step: int) -> Move:
     return recorded_move(run.config.rule, run.config.seed, run.config.steps, records, step)
 
 
-def go_to(run: Run, step: int, contents: Contents, *, snapshots: bool = True) -> None:
-    """Bring the weights to where `step` steps took them: the newest snapshot or the base, then the journal."""
+def go_to(run: Run, step: int, contents: Contents, *, snapshots: bool = True, at: int | None = None) -> None:
+    """Bring the weights to where `step` steps took them: the newest snapshot or the base, then the journal.
+
+    `at`: the step that they stand at, where that is known; it serves where no snapshot is nearer.
+    """
     found = None
     if snapshots:
         like, say = run.weights.tensors, run.watcher.note
         found = newest_snapshot(run.folder.snapshots, step, contents.digests, like, say)
     start: Mapping[str, Tensor] | None
     done, start = found or (0, None)
-    if start is None and run.weights.digest() != run.start:
+    if at is not None and done <= at <= step:
+        done, start = at, None
+    elif start is None and run.weights.digest() != run.start:
         start = run.start_tensors()
     if start is not None:
         run.weights.load(start)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from noback.journal import Contents
+from noback.journal import Contents, Evaluation, rounded
+from noback.json_text import has_numbers
 from noback.paired import PerExample, chance_of_gain
 from noback.verdict import evaluations, per_example_of
 
@@ -32,10 +33,13 @@ def is_better(found: Candidate, best: Candidate) -> bool:
     return found.loss <= best.loss
 
 
-def best_so_far(contents: Contents, metrics: Sequence[Mapping[str, Any]]) -> Candidate | None:
-    """The best evaluation of a run that goes on; None where there is none yet."""
-    best = contents.best()
-    lines = {int(line["step"]): line for line in evaluations(metrics)}
-    line = lines.get(best.step) if best else None
-    examples = per_example_of(line) if line else None
-    return Candidate(float(line["loss"]), examples) if line and examples else None
+def told(contents: Contents, metrics: Sequence[Mapping[str, Any]]) -> set[int]:
+    """The steps whose lines are those of the journal's evaluations, with how each example was answered."""
+    records = {one.step: one for one in contents.evaluations}
+    lines = {int(line["step"]): line for line in evaluations(metrics) if has_numbers(line, "loss")}
+    whole = {step: line for step, line in lines.items() if step in records and per_example_of(line) is not None}
+    return {step for step, line in whole.items() if _is_of(line, records[step])}
+
+
+def _is_of(line: Mapping[str, Any], record: Evaluation) -> bool:
+    return rounded(line["score"], line["loss"], record.step, chosen=record.chosen) == record

@@ -28,15 +28,16 @@ from noback.replaying import begin_with, go_to, header
 from noback.result import Result, finished
 from noback.run import Run, drawn_data, recorded_config
 from noback.run_data import keep_trained_rows
-from noback.selecting import Candidate, best_so_far, is_better
+from noback.selecting import Candidate, is_better, told
 from noback.snapshot import prune_snapshots, save_snapshot
 from noback.stepping import Steps, is_due
 from noback.values import Score
-from noback.verdict import evaluations
+from noback.verdict import per_example_of
 from noback.watching import Watcher
 
 _SNAPSHOT_EVERY = 10  # times what one takes to write
 _SAMPLE = 128  # training examples that are answered before and after, for the verdict
+_KEPT = 200_000  # answers of single examples in the lines of a run: some 5 MB
 
 
 class Interrupted(NobackError):
@@ -138,26 +139,26 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Resul
     zero_shot = _zero_shot(run)
     began, earlier = time.monotonic(), _seconds_before(folder)
     step = len(contents.steps)
-    _tell_again(run, contents, earlier)
-    go_to(run, step, contents)
+    best, at = _made_again(run, contents, earlier)
+    go_to(run, step, contents, at=at)
     if step:
         watcher.note(f"going on after step {step}")
-    told, best = _told(folder), best_so_far(contents, folder.read_metrics())
+    known = told(contents, folder.read_metrics())
     steps, snapshots = Steps(run, journal, contents, health_every), _Snapshots(time.monotonic())
     while True:
         recorded = step in {one.step for one in contents.evaluations}
-        if is_due(step, config) and not (recorded and step in told):
+        if is_due(step, config) and not (recorded and step in known):
             steps.settle()
             with stopping_at(run, contents, step):
                 found, examples = _evaluated(run)
             candidate = Candidate(found.loss, examples)
             if not recorded:
-                chosen = contents.chooses and (best is None or is_better(candidate, best))
+                chosen = contents.is_chained and contents.chooses and (best is None or is_better(candidate, best))
                 evaluation = rounded(found.score, found.loss, step, chosen=chosen)
                 contents.add(evaluation, journal.append(evaluation))
             best = candidate if contents.evaluations[-1].chosen else best
-            told.add(step)  # a process that was killed here left its evaluation in the journal and no line for people
-            _tell(folder, step, earlier + time.monotonic() - began, found, examples)
+            known.add(step)  # a process that was killed here left its evaluation in the journal and no line for people
+            _tell(run, step, earlier + time.monotonic() - began, found, examples)
             snapshots.take(run, step, contents)
             watcher.evaluated(step, found)
             steps.sum_up()
@@ -182,10 +183,12 @@ def _evaluated(run: Run) -> tuple[Score, PerExample]:
     return score_of(run, answered), per_example(run, answered)
 
 
-def _tell(folder: RunFolder, step: int, seconds: float, found: Score, examples: PerExample) -> None:
+def _tell(run: Run, step: int, seconds: float, found: Score, examples: PerExample) -> None:
     """Write the line of an evaluation, for people and for the verdict."""
-    folder.add_metrics(
-        kind="validation", step=step, seconds=round(seconds, 3), **dataclasses.asdict(found), **examples._asdict()
+    evaluations = run.config.steps // run.config.steps_between_evaluations + 2
+    kept = examples.sampled(max(_KEPT // evaluations, _SAMPLE))
+    run.folder.add_metrics(
+        kind="validation", step=step, seconds=round(seconds, 3), **dataclasses.asdict(found), **kept._asdict()
     )
 
 
@@ -197,25 +200,35 @@ def _tell_training(run: Run, contents: Contents, step: int) -> None:
             run.folder.add_metrics(kind="training", step=step, **per_example(run, answered)._asdict())
 
 
-def _told(folder: RunFolder) -> set[int]:
-    """The steps whose evaluations have a line."""
-    return {int(line["step"]) for line in evaluations(folder.read_metrics())}
+def _made_again(run: Run, contents: Contents, seconds: float) -> tuple[Candidate | None, int | None]:
+    """What a run that goes on needs and does not have: the best evaluation so far, and where the weights stand then.
 
-
-def _tell_again(run: Run, contents: Contents, seconds: float) -> None:
-    """Evaluate the first and the best step so far where their lines are not there: the verdict is made of them."""
-    best = contents.best()
-    wanted = {0, best.step} if best else set[int]()
-    for step in sorted(wanted - _told(run.folder)):
-        if step < len(contents.steps):
-            run.watcher.note(f"the line of the evaluation at step {step} is lost from metrics.jsonl: evaluating anew")
-            go_to(run, step, contents)
-            with stopping_at(run, contents, step):
-                _tell(run.folder, step, seconds, *_evaluated(run))
-    if not any(line["kind"] == "training" and line.get("step") == 0 for line in run.folder.read_metrics()):
+    The choice of the best weights never reads a line of metrics, which may be lost or changed: what later evaluations
+    are compared with is made again. The verdict reads the lines of the first and the best, which are written anew.
+    """
+    best, at, candidate = contents.best(), None, None
+    known, taken = told(contents, run.folder.read_metrics()), len(contents.steps)
+    goes_on = contents.chooses and bool(best) and contents.evaluations[-1].step < run.config.steps
+    for step in sorted({0, best.step} if best else set[int]()):
+        is_lost = step not in known
+        if (step == taken and is_lost) or not (is_lost or (goes_on and best and step == best.step)):
+            continue  # it is evaluated below, or nothing is to be compared with it
+        lost = "is lost from metrics.jsonl" if is_lost else "is what later ones are compared with"
+        run.watcher.note(f"the evaluation at step {step} {lost}: evaluating anew")
+        go_to(run, step, contents, at=at)
+        at = step
+        with stopping_at(run, contents, step):
+            found, examples = _evaluated(run)
+        candidate = Candidate(found.loss, examples) if best and step == best.step else None
+        if is_lost:
+            _tell(run, step, seconds, found, examples)
+    sampled = [line for line in run.folder.read_metrics() if line["kind"] == "training" and line.get("step") == 0]
+    if not any(map(per_example_of, sampled)):
         if contents.steps:
             go_to(run, 0, contents)
+        at = 0
         _tell_training(run, contents, 0)
+    return candidate, at
 
 
 def _begin(run: Run, contents: Contents) -> None:

@@ -26,6 +26,7 @@ _TOGETHER = 0.025  # what it may do on the validation set and on the training sa
 _NOTHING = 0.3  # where chance does so much by itself, nothing is seen at all
 _MOVES = 0.02  # losses of single examples that changed by less, as a root mean square: the model hardly moved
 _TIMES, _AT_LEAST = 3.0, 0.1  # a validation loss that has grown so many times, and by so much, diverges
+_LARGEST = 1e100  # of an example's loss: one that is larger has no square
 _UNKNOWN = "its lines do not say how each example was answered, so before and after cannot be compared"
 _NEEDED = ("step", "score", "objective", "examples")  # the numbers that a line of an evaluation must have
 
@@ -45,7 +46,7 @@ def verdict(contents: Contents, metrics: Sequence[Mapping[str, Any]]) -> Verdict
     start, of the first, best and last evaluation, and of the training sample. So an interrupted run is judged as one
     that never was.
     """
-    evaluated, steps = evaluations(metrics), len(contents.steps)
+    evaluated, steps = evaluations(metrics, len(contents.steps)), len(contents.steps)
     broken = [*_stopped(contents, metrics), *_tripled(evaluated)]
     if not broken and (steps < ENOUGH_STEPS or len(evaluated) < 2):
         # By the journal: a line for people may be lost.
@@ -59,19 +60,27 @@ def verdict(contents: Contents, metrics: Sequence[Mapping[str, Any]]) -> Verdict
     return Verdict(word, (*evidence, *_advice(word, course, contents)))
 
 
-def evaluations(metrics: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The lines of evaluations that give numbers, by step; of a step that was evaluated again, the newest."""
+def evaluations(metrics: Sequence[Mapping[str, Any]], steps: float = math.inf) -> list[Mapping[str, Any]]:
+    """The lines of evaluations that give numbers, by step; of a step that was evaluated again, the newest.
+
+    `steps`: as many as the journal holds; a line of a later one is not of this course.
+    """
     lines = [line for line in metrics if line.get("kind") == "validation" and has_numbers(line, *_NEEDED)]
     sound = {int(line["step"]): line for line in lines if line["examples"] > 0 and _accuracy_is_known(line)}
-    return [sound[step] for step in sorted(sound)]
+    return [sound[step] for step in sorted(sound) if 0 <= step <= steps]
 
 
 def per_example_of(line: Mapping[str, Any]) -> PerExample | None:
     """How each example was answered, as a line has it; None where it does not say."""
     found = [line.get(name) for name in PerExample._fields]
-    if not all(isinstance(values, list) and values and None not in values for values in found):
+    if not all(isinstance(values, list) and values and all(map(_is_moderate, values)) for values in found):
         return None
     return PerExample(*found) if len({len(values) for values in found}) == 1 else None  # type: ignore[arg-type]
+
+
+def _is_moderate(value: Any) -> bool:
+    """Whether a value is a number whose square is one as well."""
+    return isinstance(value, int | float) and abs(value) < _LARGEST
 
 
 def stopped_at(contents: Contents, metrics: Sequence[Mapping[str, Any]]) -> dict[int, str]:
@@ -165,7 +174,7 @@ class _Course:
     @classmethod
     def of(cls, contents: Contents, metrics: Sequence[Mapping[str, Any]]) -> _Course | None:
         """From a journal and the lines of its evaluations; None where they do not say how each example was answered."""
-        evaluated, best = evaluations(metrics), contents.best()
+        evaluated, best = evaluations(metrics, len(contents.steps)), contents.best()
         if len(evaluated) < 2:
             return None
         first, last = evaluated[0], evaluated[-1]
@@ -175,7 +184,7 @@ class _Course:
         best_to_last = _Change.between(between, after)
         if to_last is None or to_best is None or best_to_last is None:
             return None
-        sampled = {line["step"]: per_example_of(line) for line in metrics if line.get("kind") == "training"}
+        sampled = {line.get("step"): per_example_of(line) for line in metrics if line.get("kind") == "training"}
         slopes = [slope for record in contents.steps for slope in record.slopes]
         return cls(
             best_step=int(chosen["step"]),
