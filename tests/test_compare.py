@@ -232,8 +232,9 @@ def test_a_smooth_objective_is_given_the_middle_of_the_plateau():
     true = [1.0, -2.0, 3.0, 0.5]
     noise = [2.0, 2.0, -1.0, 3.0]
     ladder = {1e-6: probes(1e-6, noise), **{eps: probes(eps, true) for eps in (1e-5, 1e-4, 1e-3)}}
-    assert _for_smooth(ladder)["eps"] == 1e-4
-    assert _for_smooth({1e-6: probes(1e-6, noise), 1e-5: probes(1e-5, true)})["eps"] is None
+    assert _for_smooth(ladder, sorted(ladder))["eps"] == 1e-4
+    two = {1e-6: probes(1e-6, noise), 1e-5: probes(1e-5, true)}
+    assert _for_smooth(two, sorted(two))["eps"] is None
 
 
 def test_a_staircase_is_given_the_smallest_eps_with_few_zeros():

@@ -20,7 +20,7 @@ NOISY = 0.5  # so is a slope that differs by a larger share at twice the eps
 
 
 def slope_figures(slopes: Sequence[float]) -> dict[str, float]:
-    """The share of slopes that are exactly zero, and the size and range of all of them."""
+    """The share of slopes that are exactly zero, and the mean size and range of all slopes: zeros count."""
     sizes = [abs(slope) for slope in slopes] or [0.0]
     return {
         "zero_slope_share": sum(slope == 0.0 for slope in slopes) / len(sizes),
@@ -59,10 +59,17 @@ def noise_figures(scored: Sequence[tuple[float, float, float]], slopes: Sequence
     return {"directions": len(scored), "slope": usual, "repeat": _rms(again) / usual, "two_eps": _rms(doubled) / usual}
 
 
-def tie_advice(share: float, eps: float, batch: int, directions: int, objective: str = "") -> str:
-    """What helps where most slopes are zero, with the share to expect if flips of answers are independent."""
+def tie_advice(
+    share: float, eps: float, batch: int, directions: int, objective: str = "", *, adapting: float | None = None
+) -> str:
+    """What helps where most slopes are zero, with the share to expect if flips of answers are independent.
+
+    `adapting` is the most that eps may be raised to where `--adapt-ties` is on; None: it is off.
+    """
     other = "" if objective == "reward" else "--objective cross_entropy"  # a reward has no smooth kin
     told = f"{share:.0%} of the slopes are exactly zero at eps {eps:g}, batch {batch}: those steps learn nothing. "
+    if adapting is not None:
+        return told + _beyond_adapting(eps, adapting, batch) + (f", or {other}" if other else "")
     if share == 1.0:
         told += "Try an eps ten times larger (--adapt-ties raises it by itself)"
         return told + (f", or {other}" if other else "")
@@ -70,6 +77,16 @@ def tie_advice(share: float, eps: float, batch: int, directions: int, objective:
         f"A slope is not zero as soon as one answer flips, so four times the batch ({4 * batch}) or eps ({4 * eps:g}) "
         f"gives about {share**4:.0%} zero slopes, four times the directions ({4 * directions}) about {share**4:.0%} "
         "of steps without any; --adapt-ties raises eps by itself" + (f"; {other} has none" if other else "")
+    )
+
+
+def _beyond_adapting(eps: float, largest: float, batch: int) -> str:
+    """What helps where eps is raised by itself already."""
+    if eps < largest:
+        return f"eps is raised by itself, up to {largest:g}: begin with a larger --eps, or try a batch of {4 * batch}"
+    return (
+        f"eps was raised by itself as far as it may: try a larger limit (--set adapt_ties.largest={10 * largest:g}), "
+        f"a batch of {4 * batch}"
     )
 
 

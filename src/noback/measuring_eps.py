@@ -229,7 +229,7 @@ def agreement(one: Sequence[float], other: Sequence[float]) -> float | None:
 def _recommended(config: RunConfig, probes: dict[float, list[Probe]]) -> dict[str, Any]:
     """The eps to use, and why."""
     straight = {eps: measured for eps, measured in probes.items() if _is_straight(measured)}
-    return _for_smooth(straight) if config.objective.smooth else _for_piecewise_constant(straight)
+    return _for_smooth(straight, sorted(probes)) if config.objective.smooth else _for_piecewise_constant(straight)
 
 
 def _is_straight(measured: Sequence[Probe]) -> bool:
@@ -238,7 +238,7 @@ def _is_straight(measured: Sequence[Probe]) -> bool:
     return sum(abs(probe.curvature) for probe in measured) <= apart
 
 
-def _for_smooth(straight: dict[float, list[Probe]]) -> dict[str, Any]:
+def _for_smooth(straight: dict[float, list[Probe]], tried: Sequence[float]) -> dict[str, Any]:
     """The middle of the longest row of neighbours that agree: far from rounding below and from curvature above."""
     plateau: list[float] = []
     current: list[float] = []
@@ -253,8 +253,22 @@ def _for_smooth(straight: dict[float, list[Probe]]) -> dict[str, Any]:
     return {
         "eps": plateau[len(plateau) // 2],
         "reason": f"from {plateau[0]:g} to {plateau[-1]:g} neighbours measure the same slopes (agreement of at least "
-        f"{_AGREED}): slopes are lost to rounding below and to curvature above, so stay inside",
+        f"{_AGREED}); {_beyond(plateau, tried)}",
     }
+
+
+def _beyond(plateau: Sequence[float], tried: Sequence[float]) -> str:
+    """What was seen below and above the eps that agree; nothing is said of eps that were not tried."""
+    low, high = plateau[0], plateau[-1]
+    rounding = f"below {low:g} they are lost to rounding" if low > tried[0] else ""
+    curvature = f"above {high:g} they are lost to curvature" if high < tried[-1] else ""
+    if rounding and curvature:
+        return f"{rounding} and {curvature}, so stay inside"
+    if rounding:
+        return f"they agree up to the largest eps tried, and {rounding}"
+    if curvature:
+        return f"they agree down to the smallest eps tried, and {curvature}"
+    return "they agree from the smallest eps tried to the largest"
 
 
 def _for_piecewise_constant(straight: dict[float, list[Probe]]) -> dict[str, Any]:

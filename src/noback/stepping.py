@@ -141,7 +141,8 @@ def _eps(run: Run, journal: Journal, contents: Contents) -> float:
     if ties is None:
         return now
     first = max(since, len(contents.steps) - ties.window)
-    eps = ties.next_eps(now, [record.slopes for record in contents.steps[first:]])
+    dead = not any(slope for record in contents.steps for slope in record.slopes)
+    eps = ties.next_eps(now, [record.slopes for record in contents.steps[first:]], dead=dead)
     if eps != now:
         change = EpsChange(len(contents.steps), eps)
         contents.add(change, journal.append(change))

@@ -13,10 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from noback.embedded import MODELS
 from noback.health import DOMINATED, ENOUGH_STEPS, SLOPE_UNIT, slope_figures, tie_advice
 from noback.journal import Contents
 from noback.json_text import has_numbers, number_in
 from noback.paired import PerExample, chance_of_gain
+from noback.usual import usual_lr
 
 LEARNING, TOO_SMALL, DIVERGING, OVERFITTING = "learning", "too small a step", "diverging", "overfitting"
 NO_SIGNAL, TOO_EARLY, TOO_FEW = "no signal", "too early to tell", "too few examples to tell"
@@ -56,6 +58,7 @@ def verdict(contents: Contents, metrics: Sequence[Mapping[str, Any]]) -> Verdict
     word = DIVERGING if broken else course.word() if course else TOO_EARLY
     evidence = [*broken, *_evaluated(contents, evaluated)]
     evidence += course.evidence() if course else [_UNKNOWN] * (not broken)
+    evidence += _step_size(course, contents) if course and word == TOO_SMALL else []
     evidence += [*_slopes(contents), *_majority(evaluated, metrics), *_calibration(metrics)]
     return Verdict(word, (*evidence, *_advice(word, course, contents)))
 
@@ -283,10 +286,28 @@ def _slopes(contents: Contents) -> list[str]:
         return []
     figures, unit = slope_figures(slopes), contents.header.get("slope_unit", SLOPE_UNIT)
     return [
-        f"{figures['zero_slope_share']:.0%} of {len(slopes)} slopes are exactly zero; their mean size is "
+        f"{figures['zero_slope_share']:.0%} of {len(slopes)} slopes are exactly zero; the mean size of all is "
         f"{figures['mean_abs_slope']:.3g}, the largest {figures['max_abs_slope']:.3g}"
         + ("" if unit == SLOPE_UNIT else f", in {unit}")
     ]
+
+
+def _step_size(course: _Course, contents: Contents) -> list[str]:
+    """How small the step was: what it did to a weight, and what all steps together did to the losses."""
+    config, moved = contents.header.get("config", {}), course.to_last.moved
+    lr = number_in(config.get("rule", {}), "lr")
+    told = (
+        f"{len(contents.steps)} steps changed an example's loss by {moved:.2g} (root mean square), less than the "
+        f"{_MOVES:g} from which on a model is said to move"
+    )
+    if lr is None:
+        return [told]
+    size = slope_figures([slope for record in contents.steps for slope in record.slopes])["mean_abs_slope"]
+    step = f"a step moves a weight by about {lr * size:.1g}: lr {lr:g} times the mean size of a slope, {size:.2g}"
+    kinds = [config.get(name, {}).get("kind", "") for name in ("adapter", "estimator", "rule")]
+    usual = lr == usual_lr(*kinds, config.get("dtype", "")) and config.get("model") not in MODELS
+    carried = "the usual lr was measured on noback's embedded model and need not fit another"
+    return [told, step, *([carried] if usual else [])]
 
 
 def _majority(evaluated: Sequence[Mapping[str, Any]], metrics: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -352,11 +373,12 @@ def _larger_lr(moved: float, lr: float | None) -> str:
     """How much larger the lr may be for the losses to change by what a run that moves changes them by."""
     times = min(_MOVES / moved, 10.0) if moved else 10.0
     such = f" of up to {times * lr:.2g}" if lr else f" of up to {times:.2g} times as much"
-    return f"an example's loss changed by only {moved:.2g}: try more steps, or an lr{such}"
+    return f"try more steps, or an lr{such}"
 
 
 def _tie_advice(zeros: float, config: Mapping[str, Any], contents: Contents) -> str:
     estimator = config.get("estimator", {})
     eps = contents.eps_changes[-1].eps if contents.eps_changes else estimator.get("eps", 0.0)
     kind = config.get("objective", {}).get("kind", "")
-    return tie_advice(zeros, eps, config.get("batch", 0), estimator.get("directions", 1), kind)
+    adapting = number_in(config.get("adapt_ties") or {}, "largest")
+    return tie_advice(zeros, eps, config.get("batch", 0), estimator.get("directions", 1), kind, adapting=adapting)

@@ -10,7 +10,7 @@ from noback.cli.commands import add_json, add_log_to, aligned, listed, say, stop
 HELP = "train one task under several objectives and show which of them give a signal"
 DESCRIPTION = """
 Train one task under several objectives, with the same data, seeds and budget, and show which of them give a signal:
-the share of slopes that are exactly zero, the size of the others, and the accuracy before and after.
+the share of slopes that are exactly zero, the mean size of all slopes (zeros count), and the accuracy before and after.
 
   noback compare --steps 150                                         the embedded task: about six minutes
   noback compare --task sst2 --data DIR --shots 512 --steps 500 --lr 1e-5
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> None:
 def text(table: dict[str, Any]) -> str:
     """The comparison as people read it."""
     heads = (
-        "objective", "eps", "zero slopes", "mean |slope|", "smallest", "largest", "loss first", "last",
+        "objective", "eps", "zero slopes", "mean |slope| of all", "smallest", "largest", "loss first", "last",
         "accuracy before", "after", "forwards", "seconds", "verdict",
     )  # fmt: skip
     rows = [

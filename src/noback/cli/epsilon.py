@@ -9,9 +9,9 @@ from noback.cli.commands import add_json, aligned, listed, say, stopping, watchi
 
 HELP = "measure what eps does to the slopes, without training, and recommend one"
 DESCRIPTION = """
-Measure, without training, what eps does to the slopes: how many are not zero, how large they are, whether they agree
-with those at a reference eps (--eps), and how much curvature they hold. Directions and examples are the same at each
-eps. At the end, the eps to use for each objective, and why.
+Measure, without training, what eps does to the slopes: how many are not zero, how large all of them are on average
+(zeros count), whether they agree with those at a reference eps (--eps), and how much curvature they hold. Directions
+and examples are the same at each eps. At the end, the eps to use for each objective, and why.
 
   noback epsilon                                         the embedded task: about two minutes
   noback epsilon --task sst2 --data DIR --shots 512
@@ -51,7 +51,16 @@ def run(arguments: argparse.Namespace) -> None:
 
 def text(table: dict[str, Any]) -> str:
     """The table as people read it."""
-    heads = ("objective", "eps", "non-zero", "mean |slope|", "agreement", "same sign", "curvature", "mean |curvature|")
+    heads = (
+        "objective",
+        "eps",
+        "non-zero",
+        "mean |slope| of all",
+        "agreement",
+        "same sign",
+        "curvature",
+        "mean |curvature|",
+    )
     rows = [
         (
             row["objective"], f"{row['eps']:g}", f"{row['nonzero_share']:.0%}", f"{row['mean_abs_slope']:.3g}",

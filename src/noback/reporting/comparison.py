@@ -40,7 +40,7 @@ def comparison_page(table: FolderTable, runs: Sequence[ReadRun]) -> Page:
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:
     head = (
-        "objective", "verdict", "eps", "zero slopes", "mean size of a slope", "before (95% interval)", "after, last",
+        "objective", "verdict", "eps", "zero slopes", "mean size of all slopes", "before (95% interval)", "after, last",
         "after, best", "time", "forwards", "first loss", "last loss", "smallest to largest slope",
     )  # fmt: skip
     return Table(head, tuple(_row(row, _name(row)) for row in rows), first_is_head=True)

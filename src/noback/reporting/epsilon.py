@@ -18,7 +18,7 @@ _SHARES = [-0.04, 1.04]
 
 _Column = tuple[str, str, Callable[[float], str]]  # its title, its key in a row, how its number is shown
 _COLUMNS: tuple[_Column, ...] = (
-    ("slopes that are not zero", "nonzero_share", percent), ("mean size of a slope", "mean_abs_slope", short),
+    ("slopes that are not zero", "nonzero_share", percent), ("mean size of all slopes", "mean_abs_slope", short),
     ("agreement with the reference", "agreement", "{:.3f}".format), ("same sign", "same_sign", percent),
     ("curvature", "curvature", scientific), ("mean size of the curvature", "mean_abs_curvature", scientific),
 )  # fmt: skip
@@ -74,7 +74,7 @@ def _charts(table: FolderTable) -> tuple[Chart, ...]:
     bent = "How far the loss bends between the two sides: small beside the slope is good."
     found = [
         _chart(table, "nonzero_share", "Share of slopes that are not zero", percent_axis("slopes (%)", range=_SHARES)),
-        _chart(table, "mean_abs_slope", "Mean size of a slope", log_title=SLOPE),
+        _chart(table, "mean_abs_slope", "Mean size of all slopes", log_title=SLOPE),
         _chart(table, "agreement", f"Agreement with the slopes{of}", axis("correlation", range=[-1.08, 1.08])),
         _chart(
             table, "mean_abs_curvature", "Mean size of the curvature", log_title="|l+ - 2 l0 + l-| (loss)", note=bent

@@ -17,8 +17,9 @@ ROWS = 40  # of a longer table, so many rows are shown, evenly apart
 _Column = tuple[str, str, Callable[[float], str]]
 _WINDOW: tuple[_Column, ...] = (
     ("up to step", "step", short), ("slopes", "slopes", short), ("zero", "zero_slope_share", percent),
-    ("mean size", "mean_abs_slope", short), ("smallest", "min_abs_slope", short), ("largest", "max_abs_slope", short),
-    ("halves agree", "agreement", "{:.2f}".format), ("signal / noise", "signal_to_noise", "{:.2f}".format),
+    ("mean size of all", "mean_abs_slope", short), ("smallest", "min_abs_slope", short),
+    ("largest", "max_abs_slope", short), ("halves agree", "agreement", "{:.2f}".format),
+    ("signal / noise", "signal_to_noise", "{:.2f}".format),
 )  # fmt: skip
 _NOISE: tuple[_Column, ...] = (
     ("up to step", "step", short), ("directions", "directions", short), ("usual slope", "slope", short),

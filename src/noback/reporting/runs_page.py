@@ -61,7 +61,7 @@ def runs_page(runs: Sequence[ReadRun], flags: Flags) -> Page:
 def rows_of(runs: Sequence[ReadRun]) -> Table:
     """One row a run."""
     head = (
-        "run", "objective", "adapter", "estimator", "rule", "eps", "lr", "zero slopes", "mean size of a slope",
+        "run", "objective", "adapter", "estimator", "rule", "eps", "lr", "zero slopes", "mean size of all slopes",
         "before (95% interval)", "after, best (95% interval)", "time", "verdict",
     )  # fmt: skip
     return Table(head, tuple(_row(run) for run in runs), first_is_head=True)
