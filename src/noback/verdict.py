@@ -304,8 +304,8 @@ def _step_size(course: _Course, contents: Contents) -> list[str]:
         return [told]
     size = slope_figures([slope for record in contents.steps for slope in record.slopes])["mean_abs_slope"]
     step = f"a step moves a weight by about {lr * size:.1g}: lr {lr:g} times the mean size of a slope, {size:.2g}"
-    kinds = [config.get(name, {}).get("kind", "") for name in ("adapter", "estimator", "rule")]
-    usual = lr == usual_lr(*kinds, config.get("dtype", "")) and config.get("model") not in MODELS
+    adapter, estimator, rule = (config.get(name, {}).get("kind", "") for name in ("adapter", "estimator", "rule"))
+    usual = lr == usual_lr(adapter, estimator, rule, config.get("dtype", "")) and config.get("model") not in MODELS
     carried = "the usual lr was measured on noback's embedded model and need not fit another"
     return [told, step, *([carried] if usual else [])]
 
