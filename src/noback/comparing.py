@@ -105,7 +105,13 @@ def compare(
     except OSError as error:
         raise InputError(f"folder {str(folder)!r} cannot be made: {error.strerror}") from None
     write_whole(folder / FILE, json_text(table, indent=1))
-    return resume_comparison(folder, watcher=watcher, trust=True, stop=stop)
+    try:
+        return resume_comparison(folder, watcher=watcher, trust=True, stop=stop)
+    except InputError:
+        if [each.name for each in folder.iterdir()] == [FILE]:  # a model that was refused: nothing was begun
+            (folder / FILE).unlink()
+            folder.rmdir()
+        raise
 
 
 def resume_comparison(

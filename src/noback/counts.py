@@ -70,9 +70,12 @@ def mcc(table: Confusion) -> float:
     return (sum(hits) * total - by_chance) / math.sqrt(scale) if scale else 0.0
 
 
+FIGURES = {"macro_f1": macro_f1, "balanced_accuracy": balanced_accuracy, "mcc": mcc}
+
+
 def figures_of(table: Confusion) -> dict[str, float]:
     """The metrics that count every label alike, by their names."""
-    return {"macro_f1": macro_f1(table), "balanced_accuracy": balanced_accuracy(table), "mcc": mcc(table)}
+    return {name: figure(table) for name, figure in FIGURES.items()}
 
 
 @dataclass(frozen=True, slots=True)

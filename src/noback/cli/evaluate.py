@@ -1,14 +1,18 @@
-"""noback evaluate: the accuracy of a run's weights on some data."""
+"""noback evaluate: how good a run's weights are on some data."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
-from noback.cli.commands import add_json, add_run, add_trust, say
+from noback.cli.commands import add_json, add_run, add_trust, aligned, say
+from noback.counts import FIGURES, figures_of, wilson
+from noback.values import Score
 
-HELP = "the accuracy of a run's weights on a split of some data"
+HELP = "the metrics of a run's weights on a split of some data, and its confusion matrix"
 DESCRIPTION = """
-The accuracy of a run's weights on a split of its own data or of another's.
+How a run's weights answer a split of its own data or of another's: the accuracy with its 95 % interval, macro F1,
+balanced accuracy and MCC, which count every label alike, and how often each label was answered by each.
 
   noback evaluate runs/reviews-001
   noback evaluate runs/reviews-001 --at base                    before training
@@ -51,22 +55,56 @@ def run(arguments: argparse.Namespace) -> None:
     )
     for note in notes:
         display.note(note)
+    labels = list(tuned.task.spec.labels) if score.confusion else []
     values = {
         "run": arguments.run,
         "step": step,
         "split": arguments.split,
         "accuracy": score.accuracy,
+        "interval": _interval(score),
+        **(figures_of(score.confusion) if score.confusion else {}),
         tuned.metric: score.score,
         "loss": score.loss,
         "examples": score.examples,
+        "labels": labels,
+        "confusion": score.confusion,
         "weights": tuned.weights.digest(),
         "notes": notes,
     }
     where = f"on {score.examples} examples ({arguments.split}), weights of step {step}"
+    words = [
+        f"{label} ({word})" if label != word else label
+        for label, word in zip(labels, tuned.task.texts, strict=bool(labels))
+    ]
+    say(arguments, values, "\n".join([_first_line(score, tuned.metric, where), *_table(score, words)]))
+
+
+def _interval(score: Score) -> list[float] | None:
+    """The 95 % interval of the accuracy; a reward has none."""
     if score.accuracy is None:
-        text = f"{tuned.metric} {score.score:.3f} {where}"
-    elif tuned.metric == "accuracy":
-        text = f"accuracy {score.accuracy:.1%} {where}"
-    else:
-        text = f"accuracy {score.accuracy:.1%} {where}; {tuned.metric} {score.score:.3f}"
-    say(arguments, values, text)
+        return None
+    found = wilson(score.accuracy, score.examples)
+    return [found.low, found.high]
+
+
+def _first_line(score: Score, metric: str, where: str) -> str:
+    if score.accuracy is None:
+        return f"{metric} {score.score:.3f} {where}"
+    found = wilson(score.accuracy, score.examples)
+    told = {"accuracy", "loss", *(FIGURES if score.confusion else ())}
+    own = "" if metric in told else f"; {metric} {score.score:.3f}"
+    return f"accuracy {score.accuracy:.1%} {where}{own}; 95% interval {found.low:.1%} to {found.high:.1%}"
+
+
+def _table(score: Score, words: Sequence[str]) -> list[str]:
+    """The metrics that count every label alike, and how often each label was answered by each."""
+    if not score.confusion:
+        return []
+    found = figures_of(score.confusion)
+    rows = [[name, *map(str, row), str(sum(row))] for name, row in zip(words, score.confusion, strict=True)]
+    return [
+        f"macro F1 {found['macro_f1']:.3f}, balanced accuracy {found['balanced_accuracy']:.1%}, "
+        f"MCC {found['mcc']:.3f}, loss {score.loss:.3f}",
+        "answers (columns) to the examples of each label (rows):",
+        *(f"  {line}" for line in aligned(["", *words, "examples"], rows)),
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -62,10 +63,20 @@ def open_model(
     if opened.fresh:
         raise InputError(
             f"model {name!r} lacks weights of its {kind}-LM head or body ({', '.join(opened.fresh[:3])}), which would "
-            f"be random; expected a checkpoint of a {kind} LM with its head"
+            f"be random; {_instead(opened, kind)}"
         )
     prepare_quantised(opened.model)
     return opened
+
+
+def _instead(opened: Opened, kind: str) -> str:
+    """What to use instead of a checkpoint that lacks weights; where it lacks its head alone, another head."""
+    body = f"{opened.model.base_model_prefix}."
+    headless = not any(name.startswith(body) for name in opened.fresh)
+    checkpoint = f"a checkpoint of a {kind} LM with its head"
+    if not headless:
+        return f"expected {checkpoint}"
+    return f"use --adapter head, which puts a fresh classification head on its body, or {checkpoint}"
 
 
 def is_causal(name: str) -> bool:
@@ -77,6 +88,7 @@ def is_causal(name: str) -> bool:
         config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False, **options)
     except Exception as error:  # noqa: BLE001 (as in `_opened`)
         raise InputError(f"model {name!r} cannot be opened: {_reason(error)}") from None
+    _refuse_two_stacks(name, config)
     return _kinds(config) == ["causal"]
 
 
@@ -104,6 +116,17 @@ def _check_kind(name: str, config: Any, wanted: str) -> None:
             f"model {name!r} is a {found} LM ({named or type(config).__name__}) and the task is for {wanted} ones; "
             f"choose a task for {found} models (noback tasks) or a {wanted} model such as "
             f"{'mini-causal' if wanted == 'causal' else 'mini'}"
+        )
+
+
+def _refuse_two_stacks(name: str, config: Any) -> None:
+    """Refuse an encoder with a decoder beside it: it answers from the decoder, which label words do not reach."""
+    if getattr(config, "is_encoder_decoder", False):
+        named = " ".join(config.architectures or ()) or type(config).__name__
+        raise InputError(
+            f"model {name!r} is a sequence-to-sequence model ({named}), which noback does not tune; use a masked model "
+            "such as mini or FacebookAI/roberta-base, or for a causal task a causal one such as mini-causal or "
+            "facebook/opt-125m"
         )
 
 
@@ -150,8 +173,10 @@ def _opened(
     if device.type != "cpu" and not (method or quantise) and find_spec("accelerate"):
         settings["device_map"] = {"": str(device)}  # straight from the file to the GPU
     try:
+        known = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False, **options)
+        _refuse_two_stacks(name, known)
         if kind is not None:
-            _check_kind(name, transformers.AutoConfig.from_pretrained(path, trust_remote_code=False, **options), kind)
+            _check_kind(name, known, kind)
         tokenizer = _open_tokenizer(name, path, options)
         with quiet():  # the library would list what does not fit, and warn of a fresh head, which is the point
             model, report = architecture.from_pretrained(
@@ -234,6 +259,13 @@ def _reason(error: BaseException) -> str:
     text = str(error).strip() or type(error).__name__
     if "ignore_mismatched_sizes" in text:
         return "its weights do not have the shapes that its config.json names"
+    unknown = re.match(
+        r"Unrecognized configuration class <class '[\w.]*?(\w+)'> for this kind of AutoModel: (\w+)", text
+    )
+    if unknown is not None:
+        return (
+            f"transformers has no {unknown[2]} for a model with {unknown[1]}; use another, such as mini or mini-causal"
+        )
     return " ".join(text.splitlines()[:2])
 
 
