@@ -12,7 +12,8 @@ from torch import Tensor
 from noback.adapters import base_tensors, model_limit, refuse_quantised
 from noback.answers import fitted
 from noback.config import RunConfig, config_of, read_config
-from noback.engines import Engine, Opened, chosen_device, identity_of, open_classifier, open_model
+from noback.distributed import World, check_split
+from noback.engines import DataParallel, Engine, Opened, chosen_device, identity_of, open_classifier, open_model
 from noback.errors import InputError, NobackError
 from noback.files import is_regular
 from noback.folder import RunFolder
@@ -34,8 +35,13 @@ class Run:
         folder: RunFolder | None = None,
         watcher: Watcher | None = None,
         spec: TaskSpec | None = None,
+        world: World | None = None,
     ) -> None:
-        """`folder` none: nothing is recorded. `spec` is the task as a journal has it; none: as `config` names it."""
+        """`folder` none: nothing is recorded. `spec` is the task as a journal has it; none: as `config` names it.
+
+        `world`: the ranks that share the scoring; none: this process alone.
+        """
+        self.world = world or World()
         self.spec = spec or spec_for(config.task, config.columns)
         self.config = config = fitted(config.settled(), self.spec)
         self.watcher = watcher or Silent()
@@ -57,6 +63,9 @@ class Run:
             say=self.watcher.note,
             meanwhile=self._make_next_batch,
         )
+        if self.world.size > 1:
+            check_split(self.world.split, self.world.size, config.estimator.forwards)
+            self.engine = DataParallel(self.engine, self.world, len(self.spec.labels))
         self._asked: int | None = None  # the last step whose batch was asked for
         self._next: tuple[int, Batch] | None = None  # a batch that was made ahead, and its step
 

@@ -15,6 +15,7 @@ import torch
 
 from noback.calibration import calibrated_accuracy
 from noback.config import RunConfig
+from noback.distributed import joined
 from noback.embedded import MODELS
 from noback.errors import InputError, NobackError
 from noback.evaluating import answers, per_example, sample_of_training, score_of, stopping_at
@@ -24,6 +25,7 @@ from noback.journal import Contents, Journal, Seal, rounded
 from noback.memory import forget_peak
 from noback.objectives import ObjectiveError, refuse_code
 from noback.paired import PerExample
+from noback.ranks import agree_on_weights, agree_to_begin, own_folder
 from noback.replaying import begin_with, go_to, header
 from noback.result import Result, finished
 from noback.run import Run, drawn_data, recorded_config
@@ -53,25 +55,28 @@ def train(
     watcher: Watcher | None = None,
     stop: Callable[[], bool] = lambda: False,
     health_every: int | None = None,
+    split: str = "examples",
 ) -> Result:
     """Train from the start in a new run folder; `stop` is asked after each step whether to leave off.
 
     On a GPU a step may be told to the watcher when the next is under way; `stop` is then asked before.
 
     `health_every`: so often, two more forwards see the curvature and whether the step lowered the loss.
+    `split`: what the ranks of a run under torchrun share: examples, points or both. Rank 0's folder is the run's.
     """
     config = with_whole_paths(config)
     folder = RunFolder(out if out is not None else next_folder(Path("runs"), Path(config.task).stem))
-    if folder.path.exists():
-        folder.create("")  # refuses, before the model is opened
     config.objective.check()
     drawn = drawn_data(config)  # before the model is opened: what is wrong with the data shows at once
     forget_peak()
-    run = Run(config, folder, watcher)
-    run.task.use(drawn)
-    folder.create(run.config.toml())
-    with folder.locked(), _saying_how_to_go_on(folder):
-        return _loop(run, stop, health_every)
+    with joined(split) as world, own_folder(folder, world) as own:
+        if own.path.exists():
+            own.create("")  # refuses, before the model is opened
+        run = Run(config, own, watcher, world=world)
+        run.task.use(drawn)
+        own.create(run.config.toml())
+        with own.locked(), _saying_how_to_go_on(folder):
+            return _loop(run, stop, health_every)
 
 
 def resume(
@@ -82,21 +87,23 @@ def resume(
     trust: bool = False,
     stop: Callable[[], bool] = lambda: False,
     health_every: int | None = None,
+    split: str = "examples",
 ) -> Result:
     """Go on with a run from where its folder says it is; `device`: where to, if not where it was.
 
-    `trust`: whether a function that the folder names may be imported and called.
+    `trust`: whether a function that the folder names may be imported and called. `split`: as for `train`; the number of
+    ranks need not be what it was.
     """
-    folder = RunFolder(path)
-    config = recorded_config(folder)
-    refuse_code(config.objective, f"run {str(folder.path)!r}", trust=trust)
-    config = replace(config, device=device or config.device)
-    with folder.locked(), _saying_how_to_go_on(folder):
-        drawn = drawn_data(config)
-        forget_peak()
-        run = Run(config, folder, watcher)
-        run.task.use(drawn)
-        return _loop(run, stop, health_every)
+    with joined(split) as world, own_folder(RunFolder(path), world) as folder:
+        config = recorded_config(folder)
+        refuse_code(config.objective, f"run {str(folder.path)!r}", trust=trust)
+        config = replace(config, device=device or config.device)
+        with folder.locked(), _saying_how_to_go_on(folder):
+            drawn = drawn_data(config)
+            forget_peak()
+            run = Run(config, folder, watcher, world=world)
+            run.task.use(drawn)
+            return _loop(run, stop, health_every)
 
 
 @contextmanager
@@ -118,7 +125,8 @@ class _Snapshots:
     def take(self, run: Run, step: int, contents: Contents) -> None:
         """Keep the newest weights and those nearest to the best; the base needs no snapshot."""
         began = time.monotonic()
-        if not step or (step < run.config.steps and began - self.last < _SNAPSHOT_EVERY * self.seconds):
+        first = run.world.is_first  # other ranks' weights are the same
+        if not (step and first) or (step < run.config.steps and began - self.last < _SNAPSHOT_EVERY * self.seconds):
             return
         best = contents.best()
         save_snapshot(run.folder.snapshots, step, run.weights, contents.digests)
@@ -134,6 +142,7 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Resul
     the time the record is on the disk; evaluations, snapshots and the end wait for it.
     """
     config, folder, watcher = run.config, run.folder, run.watcher
+    agree_to_begin(run)
     journal, contents = _journal(run)
     _begin(run, contents)
     zero_shot = _zero_shot(run)
@@ -149,6 +158,7 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Resul
         recorded = step in {one.step for one in contents.evaluations}
         if is_due(step, config) and not (recorded and step in known):
             steps.settle()
+            agree_on_weights(run, step)
             with stopping_at(run, contents, step):
                 found, examples = _evaluated(run)
             candidate = Candidate(found.loss, examples)
@@ -164,7 +174,7 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Resul
             steps.sum_up()
         if step == config.steps:
             break
-        if stop():
+        if run.world.answer_of_first(stop()):
             steps.settle()
             trust = " --trust" if config.objective.function else ""
             raise Interrupted(f"stopped after step {step}; nothing is lost: noback resume {folder.path}{trust}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import types
 from collections.abc import Iterator, Sequence
@@ -83,6 +84,9 @@ def watching(arguments: argparse.Namespace) -> Iterator[Watcher]:
     from noback.trackers import Trackers
     from noback.watching import Several
 
+    if not is_first():  # another rank of the run speaks
+        yield Several([])
+        return
     display = Display()
     trackers = Trackers(listed("--log-to", getattr(arguments, "log_to", None)), display.note)
     try:
@@ -100,6 +104,11 @@ def listed(flag: str, text: str | None) -> list[str]:
     return words
 
 
+def is_first() -> bool:
+    """Whether this process speaks for a run that several ranks make."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """A table's lines: the first column to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
@@ -111,8 +120,9 @@ def aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def say(arguments: argparse.Namespace, values: dict[str, Any], text: str) -> None:
-    """Print the result: JSON for scripts, text for people."""
-    print(json_text(values) if arguments.json else printable(text), flush=True)
+    """Print the result: JSON for scripts, text for people; of the ranks of a run, the first."""
+    if is_first():
+        print(json_text(values) if arguments.json else printable(text), flush=True)
 
 
 @contextmanager

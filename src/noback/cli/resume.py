@@ -9,6 +9,7 @@ from pathlib import Path
 from noback.cli import compare
 from noback.cli.commands import add_device, add_json, add_trust, add_watching, say, stopping, watching, whole_number
 from noback.cli.train import summary
+from noback.cli.workers import add_workers, working
 
 HELP = "go on with a run that was stopped or killed"
 DESCRIPTION = """
@@ -25,6 +26,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="the run's folder, or a comparison's")
     add_device(parser)
     add_trust(parser)
+    add_workers(parser)
     add_watching(parser)
     add_json(parser)
 
@@ -35,7 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
     from noback.comparing import FILE, resume_comparison
     from noback.training import resume
 
-    with watching(arguments) as watcher, stopping() as stop:
+    with working(arguments), watching(arguments) as watcher, stopping() as stop:
         if (Path(arguments.run) / FILE).is_file():
             table = resume_comparison(arguments.run, watcher=watcher, trust=arguments.trust, stop=stop)
             say(arguments, table, compare.text(table))
@@ -47,5 +49,6 @@ def run(arguments: argparse.Namespace) -> None:
             trust=arguments.trust,
             stop=stop,
             health_every=health_every,
+            split=arguments.split,
         )
     say(arguments, dataclasses.asdict(result), summary(result))

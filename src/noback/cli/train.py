@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from noback.cli.commands import add_json, add_watching, say, stopping, watching, whole_number
+from noback.cli.workers import add_workers, was_restarted, working
 
 if TYPE_CHECKING:
     from noback.result import Result
@@ -34,6 +36,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
     add_config_flags(parser)
     parser.add_argument("--out", metavar="DIR", help="the run's new folder (default: runs/TASK-NUMBER)")
+    add_workers(parser)
     add_watching(parser)
     add_json(parser)
 
@@ -44,10 +47,14 @@ def run(arguments: argparse.Namespace) -> None:
 
     config = config_from(arguments)
     health_every = whole_number("--health-every", arguments.health_every)
-    from noback.training import train
+    from noback.training import resume, train
 
-    with watching(arguments) as watcher, stopping() as stop:
-        result = train(config, arguments.out, watcher=watcher, stop=stop, health_every=health_every)
+    with working(arguments), watching(arguments) as watcher, stopping() as stop:
+        told = {"watcher": watcher, "stop": stop, "health_every": health_every, "split": arguments.split}
+        if was_restarted() and arguments.out and Path(arguments.out).exists():
+            result = resume(arguments.out, trust=True, **told)  # the command itself names the objective
+        else:
+            result = train(config, arguments.out, **told)
     say(arguments, dataclasses.asdict(result), summary(result))
 
 

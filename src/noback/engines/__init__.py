@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from noback.engines.data_parallel import DataParallel
     from noback.engines.engine import Engine
     from noback.engines.generation import Writing, generate
     from noback.engines.identity import check_identity, identity_of
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 # Name -> its file. A file is opened when one of its names is used: MeZO needs few of them.
 _FILES = {
+    "DataParallel": "data_parallel",
     "Engine": "engine",
     **dict.fromkeys(("Writing", "generate"), "generation"),
     **dict.fromkeys(("check_identity", "identity_of"), "identity"),
@@ -40,9 +42,10 @@ _FILES = {
 }
 
 __all__ = [
-    "AnyEngine", "Engine", "Local", "LocalEngine", "Opened", "Perturbed", "Reference", "Tally", "TensorNames",
-    "Writing", "by_example", "check_identity", "check_numbers", "chosen_device", "generate", "identity_of",
-    "is_causal", "keep_freed_memory", "materialised", "open_classifier", "open_model", "readout_for", "readout_of",
+    "AnyEngine", "DataParallel", "Engine", "Local", "LocalEngine", "Opened", "Perturbed", "Reference", "Tally",
+    "TensorNames", "Writing", "by_example", "check_identity", "check_numbers", "chosen_device", "generate",
+    "identity_of", "is_causal", "keep_freed_memory", "materialised", "open_classifier", "open_model", "readout_for",
+    "readout_of",
 ]  # fmt: skip
 
 

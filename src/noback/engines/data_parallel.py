@@ -1,0 +1,84 @@
+"""An engine spread over ranks: each scores its share of (points x examples), and all know every score."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from noback.distributed import World, groups_of, share_of
+from noback.engines.engine import Engine
+from noback.engines.generation import Writing
+from noback.engines.reuse.planning import Tally
+from noback.tasks import Batch
+from noback.values import Move
+from noback.weights import Weights
+
+
+class DataParallel:
+    """Scores a part with the engine of this rank and takes the rest from the others.
+
+    Every rank ends with the same numbers to the bit, so every rank makes the same move and no weight is ever sent.
+    """
+
+    runs_ahead = False  # each step waits for the other ranks
+
+    def __init__(self, engine: Engine, world: World, labels: int) -> None:
+        """`labels`: of the task, how many logits an example has where its batch brings no candidates."""
+        self._engine, self._world, self._labels = engine, world, labels
+
+    @property
+    def weights(self) -> Weights:
+        """The tuned tensors, whole on every rank."""
+        return self._engine.weights
+
+    @property
+    def tally(self) -> Tally:
+        """Of this rank's share."""
+        return self._engine.tally
+
+    def logits(self, batch: Batch, points: Sequence[Move]) -> Tensor:
+        """`score` as one tensor [points, examples, labels]."""
+        return torch.stack(self.score(batch, points))
+
+    def score(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
+        """The label logits of the batch at each point, the same on every rank."""
+        world = self._world
+        shares = _shares(world, len(points), len(batch))
+        labels = self._labels if batch.candidates is None else batch.candidates.width
+        most = [max(part.stop - part.start for part in parts) for parts in zip(*shares, strict=True)]
+        filled, mine = torch.zeros(*most, labels), shares[world.rank]
+        scores = self._scored(batch, points, *mine)
+        if scores is not None:
+            filled[: scores.shape[0], : scores.shape[1]] = scores
+        found = torch.empty(len(points), len(batch), labels)
+        for (some, examples), part in zip(shares, world.gathered(filled), strict=True):
+            found[some, examples] = part[: some.stop - some.start, : examples.stop - examples.start]
+        return list(found)
+
+    def write(
+        self, prompts: Sequence[Sequence[int]], points: Sequence[Move], writing: Writing
+    ) -> list[list[list[int]]]:
+        """The tokens that the model writes after each prompt, at each point; the prompts are shared out."""
+        world = self._world
+        part = share_of(len(prompts), world.rank, world.size)
+        mine = self._engine.write(prompts[part], points, writing) if prompts[part] else [[] for _ in points]
+        told = [json.loads(text) for text in world.gathered_bytes(json.dumps(mine).encode())]
+        return [[tokens for of_rank in told for tokens in of_rank[point]] for point in range(len(points))]
+
+    def _scored(self, batch: Batch, points: Sequence[Move], some: slice, examples: slice) -> Tensor | None:
+        """The share of this rank [points, examples, labels]; None where there are fewer examples than ranks."""
+        if some.start == some.stop or examples.start == examples.stop:
+            return None
+        return torch.stack(self._engine.score(batch.part(examples), points[some]))
+
+
+def _shares(world: World, points: int, examples: int) -> list[tuple[slice, slice]]:
+    """Which points and examples each rank scores."""
+    groups = groups_of(world.split, world.size, points)
+    ranks = world.size // groups  # that share the examples of a group's points
+    return [
+        (share_of(points, rank // ranks, groups), share_of(examples, rank % ranks, ranks)) for rank in range(world.size)
+    ]

@@ -1,0 +1,70 @@
+"""What the ranks of one run have to agree on, and where each keeps its records.
+
+Every rank takes every step and writes every record. Rank 0's folder is the run's; another rank has one of its own for
+as long as the run goes, which begins as a copy of rank 0's, so that nothing in the loop asks which rank it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from noback.distributed import World
+from noback.files import is_regular, read_regular, write_new
+from noback.folder import RunFolder
+from noback.json_text import json_text
+from noback.run import Run, versions
+
+
+@contextmanager
+def own_folder(folder: RunFolder, world: World) -> Iterator[RunFolder]:
+    """The run's folder on rank 0, a temporary copy of its files on the others."""
+    if world.is_first:
+        if world.size > 1:
+            for path in _files(folder):
+                world.from_first(b"+" + read_regular(path) if is_regular(path) else b"-")
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="noback-rank-") as parent:
+        own = RunFolder(Path(parent) / "run")
+        for path in _files(own):
+            told = world.from_first(b"")
+            if told[:1] == b"+":
+                own.path.mkdir(exist_ok=True)
+                write_new(path, told[1:])
+        own.snapshots = folder.snapshots  # only read, where both see the same disk; else the journal is replayed
+        yield own
+
+
+def agree_to_begin(run: Run) -> None:
+    """Refuse ranks that would not make the same moves."""
+    world, config = run.world, run.config
+    if world.size == 1:
+        return
+    world.agree("version of noback, or of a library that it stands on,", json_text({**versions(), "code": _code()}))
+    world.agree("configuration", config.digest())
+    world.agree("base model", json_text({"base": run.base, "start": run.start, **run.identity}))
+    world.agree("task or other data", json_text({"data": run.task.digest(), "task": run.task.spec.table()}))
+    run.watcher.note(f"{world.size} ranks share each step, split by {world.split}")
+
+
+def agree_on_weights(run: Run, step: int) -> None:
+    """Refuse to go on where a rank's weights are not those of rank 0."""
+    if run.world.size > 1:
+        run.world.agree(f"set of weights after step {step}", run.weights.digest())
+
+
+def _files(folder: RunFolder) -> tuple[Path, ...]:
+    return folder.config, folder.journal, folder.metrics, folder.trained_rows
+
+
+def _code() -> str:
+    """A digest of the package's own source."""
+    top = Path(__file__).parent
+    found = hashlib.blake2b(digest_size=16)
+    for path in sorted(top.rglob("*.py")):
+        found.update(f"{path.relative_to(top)}\0".encode() + path.read_bytes())
+    return found.hexdigest()

@@ -1,0 +1,240 @@
+"""Several ranks make one run: the same records and weights as one process, whoever shares what, dies or comes late."""
+
+import dataclasses
+import json
+import multiprocessing
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from itertools import pairwise
+
+import pytest
+
+from noback import InputError, NobackError, RunConfig, Sgd, TwoSided, distributed, resume, train
+from noback.distributed import World, check_split
+from noback.engines.data_parallel import _shares
+from noback.folder import RunFolder
+from noback.journal import read_journal
+from noback.run import Run
+from noback.watching import Silent
+
+STEPS = 15
+CLOSE, LOSS = 1e-6, 1e-7  # of a slope, relative; of a loss near 0.7: float32 sums over fewer examples at a time
+
+
+@pytest.fixture
+def config(tiny_folder, data_folder):
+    return RunConfig(
+        model=str(tiny_folder),
+        data=str(data_folder),
+        steps=STEPS,
+        batch=8,
+        eval_every=6,
+        test_limit=8,
+        rule=Sgd(lr=1e-2),
+        estimator=TwoSided(eps=1e-2),
+    )
+
+
+class Watching(Silent):
+    """Counts what its rank sends, and may harm the weights after some steps."""
+
+    def __init__(self, harms_at=None):
+        self.harms_at, self.run, self.sent = harms_at, None, []
+
+    def stepped(self, step, _steps, _estimate):
+        self.sent.append(self.run.world.sent)
+        if step == self.harms_at:
+            next(iter(self.run.weights.tensors.values())).view(-1)[0] += 1
+
+
+def one_rank(rank, size, port, config, out, told, options):
+    """A rank's whole life; `told` gets what it has to say at the end."""
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    distributed.TIMEOUT = options.get("timeout", 60.0)
+    watcher = Watching(3 if rank == options.get("harmed") else None)
+    original = Run.__init__
+
+    def opened(run, *args, **kwargs):
+        original(run, *args, **kwargs)
+        watcher.run = run
+
+    Run.__init__ = opened
+    if rank == options.get("hangs"):
+        World.agree = lambda *_: time.sleep(1000)
+    config = dataclasses.replace(config, **options.get("other", {})) if rank else config
+    told_by = {"watcher": watcher, "split": options.get("split", "examples")}
+    try:
+        result = resume(out, **told_by) if options["resumed"] else train(config, out, **told_by)
+        told.put((rank, result.final_weights, watcher.sent))
+    except NobackError as error:
+        told.put((rank, type(error).__name__, str(error)))
+
+
+def started(size, config, out, **options):
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["noback.training", "tests.test_distributed"])
+    told = processes.Queue()
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+    options["resumed"] = RunFolder(out).config.is_file()
+    return told, [
+        _begun(processes.Process(target=one_rank, args=(rank, size, port, config, out, told, options)))
+        for rank in range(size)
+    ]
+
+
+def _begun(process):
+    process.start()
+    return process
+
+
+def together(size, config, out, **options):
+    """What each rank says at the end, in their order."""
+    told, running = started(size, config, out, **options)
+    said = sorted(told.get(timeout=120) for _ in running)
+    for process in running:
+        process.join()
+    return said
+
+
+@pytest.mark.parametrize(("size", "split", "directions"), [(2, "examples", 1), (2, "points", 1), (4, "both", 2)])
+def test_ranks_write_the_journal_of_one_process(config, tmp_path, size, split, directions):
+    config = dataclasses.replace(config, estimator=TwoSided(eps=1e-2, directions=directions))
+    alone = train(config, tmp_path / "alone")
+    said = together(size, config, tmp_path / "shared", split=split)
+    assert {weights for _, weights, _ in said} == {said[0][1]}
+    one, other = (read_journal(tmp_path / name / "journal") for name in ("alone", "shared"))
+    for mine, theirs in zip(one.steps, other.steps, strict=True):
+        assert theirs.slopes == pytest.approx(mine.slopes, rel=CLOSE, abs=LOSS / config.eps)
+    assert other.sealed
+    between = {after - before for _, _, sent in said for before, after in pairwise(sent)}
+    assert 0 < min(between) < 1000  # bytes of a step; where there is an evaluation between, more
+    if split == "points":
+        assert (tmp_path / "shared" / "journal").read_bytes() == (tmp_path / "alone" / "journal").read_bytes()
+        assert said[0][1] == alone.final_weights
+
+
+def test_a_run_whose_ranks_are_killed_ends_on_the_same_bits_with_any_number_of_them(config, tmp_path):
+    config = dataclasses.replace(config, estimator=TwoSided(eps=1e-2, directions=2))
+    alone, out, chance = train(config, tmp_path / "alone"), tmp_path / "killed", random.Random(2)
+    records, kills = 0, 0
+    for size in (2, 4, 2, 4, 2):
+        told, running = started(size, config, out, split="points")
+        records += chance.choice([1, 2, 3])
+        while _records(out) < records and all(process.is_alive() for process in running):
+            time.sleep(0.001)
+        victim = running[chance.randrange(size)]
+        kills += victim.is_alive()
+        os.kill(victim.pid, signal.SIGKILL)
+        for process in running:
+            process.join(60)
+            assert process.exitcode is not None  # the others notice, and end by themselves
+        told.close()
+    assert kills == 5
+    result = resume(out)
+    assert result.final_weights == alone.final_weights
+    assert (out / "journal").read_bytes() == (tmp_path / "alone" / "journal").read_bytes()
+
+
+def _records(out):
+    try:
+        return len(read_journal(out / "journal").steps)
+    except (OSError, NobackError):
+        return 0
+
+
+def test_a_rank_whose_weights_are_not_those_of_the_others_is_named(config, tmp_path):
+    for rank, kind, sentence in together(2, config, tmp_path / "run", harmed=1):
+        assert kind == "InputError", (rank, sentence)
+        assert "rank 1 has another set of weights after step 6 than rank 0" in sentence
+
+
+@pytest.mark.parametrize(("other", "what"), [({"seed": 5}, "configuration"), ({"task": "sst2"}, "configuration")])
+def test_ranks_that_would_make_other_moves_are_refused(config, tmp_path, other, what):
+    said = together(2, dataclasses.replace(config, steps=2, eval_every=2), tmp_path / "run", other=other)
+    assert said[0][1] == "InputError"
+    assert f"rank 1 has another {what} than rank 0" in said[0][2]
+
+
+def test_a_rank_that_hangs_is_named(config, tmp_path):
+    told, running = started(2, config, tmp_path / "run", hangs=1, timeout=3.0)
+    rank, kind, sentence = told.get(timeout=60)
+    running[1].kill()
+    assert (rank, kind) == (0, "LostRank")
+    assert "rank 1 of 2 went away or did not answer within 3 s" in sentence
+
+
+def test_only_rank_0_writes_into_the_folder(config, tmp_path):
+    together(2, config, tmp_path / "run")
+    names = sorted(path.name for path in (tmp_path / "run").iterdir())
+    assert names == ["journal", "lock", "metrics.jsonl", "run.toml", "snapshots", "trained-rows"]
+    lines = [line for line in RunFolder(tmp_path / "run").read_metrics() if line["kind"] == "result"]
+    assert len(lines) == 1
+
+
+@pytest.mark.parametrize("split", distributed.SPLITS)
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("points", [1, 2, 4, 5])
+@pytest.mark.parametrize("examples", [1, 2, 7, 16])
+def test_every_point_of_every_example_is_scored_by_one_rank(split, size, points, examples):
+    seen = [
+        (point, example)
+        for some, part in _shares(World(0, size, split), points, examples)
+        for point in range(points)[some]
+        for example in range(examples)[part]
+    ]
+    assert sorted(seen) == [(point, example) for point in range(points) for example in range(examples)]
+
+
+@pytest.mark.parametrize(("split", "size", "points"), [("points", 3, 2), ("points", 4, 2), ("both", 3, 2), ("x", 2, 2)])
+def test_ranks_that_cannot_share_the_points_are_refused(split, size, points):
+    with pytest.raises(InputError, match=r"divisor|expected one of"):
+        check_split(split, size, points)
+
+
+def test_workers_speak_with_one_voice(config, tmp_path):
+    (tmp_path / "run.toml").write_text(config.toml())
+    command = [
+        sys.executable,
+        "-m",
+        "noback",
+        "train",
+        "--config",
+        str(tmp_path / "run.toml"),
+        "--json",
+        "--steps",
+        "3",
+    ]
+    done = subprocess.run(
+        [*command, "--workers", "2", "--split", "points", "--out", str(tmp_path / "run")],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["steps"] == 3
+    assert done.stderr.count("2 ranks share each step, split by points") == 1
+    alone = train(dataclasses.replace(config, steps=3), tmp_path / "alone")
+    assert json.loads(done.stdout)["final_weights"] == alone.final_weights
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--workers", "none"], "--workers is 'none'; expected a whole number above zero"),
+        (["--workers", "3", "--split", "points"], "3 ranks cannot share the 2 points of a step evenly"),
+    ],
+)
+def test_workers_that_cannot_share_a_step_are_refused_in_one_sentence(tmp_path, flags, sentence):
+    done = subprocess.run(
+        [sys.executable, "-m", "noback", "train", *flags, "--out", str(tmp_path / "run")],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"noback: {sentence}")
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
