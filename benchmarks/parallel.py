@@ -48,9 +48,9 @@ def steps_a_second(flags: list[str]) -> float:
     """Between the evaluations before and after the last steps of a run, whose time its metrics tell."""
     with tempfile.TemporaryDirectory() as parent:
         out = Path(parent) / "run"
+        length = ["--steps", str(2 * STEPS), "--eval-every", str(STEPS)]
         subprocess.run(
-            [sys.executable, "-m", "noback", "train", "--steps", str(2 * STEPS), "--eval-every", str(STEPS)]
-            + ["--out", str(out), *flags],
+            [sys.executable, "-m", "noback", "train", *length, "--out", str(out), *flags],
             check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"},
         )  # fmt: skip
         lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
     with working(arguments), watching(arguments) as watcher, stopping() as stop:
         told = {"watcher": watcher, "stop": stop, "health_every": health_every, "split": arguments.split}
         if was_restarted() and arguments.out and Path(arguments.out).exists():
-            result = resume(arguments.out, trust=True, **told)  # the command itself names the objective
+            result = resume(arguments.out, trust=bool(config.objective.function), **told)
         else:
             result = train(config, arguments.out, **told)
     say(arguments, dataclasses.asdict(result), summary(result))

@@ -47,7 +47,7 @@ def working(arguments: argparse.Namespace) -> Iterator[None]:
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(count)}
     common["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # that a rank has gone is said once, in a sentence
     common["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(threads))
-    others = [_Worker(rank, common) for rank in range(1, count)]
+    others = [_Worker(rank, arguments.words, common) for rank in range(1, count)]
     before = {name: os.environ.get(name) for name in (*common, "RANK")}
     os.environ.update(common, RANK="0")
     _use_threads(int(common["OMP_NUM_THREADS"]))
@@ -68,10 +68,10 @@ class _Worker:
     It has a session of its own, so that Ctrl-C reaches rank 0 alone; without rank 0 it ends by itself.
     """
 
-    def __init__(self, rank: int, common: dict[str, str]) -> None:
+    def __init__(self, rank: int, words: list[str], common: dict[str, str]) -> None:
         self._rank, self._said = rank, tempfile.TemporaryFile()  # noqa: SIM115 (closed at its end)
-        self._process = subprocess.Popen(  # noqa: S603 (the command that this process was started with)
-            [sys.executable, "-m", "noback", *sys.argv[1:]],
+        self._process = subprocess.Popen(  # noqa: S603 (the command that this process runs)
+            [sys.executable, "-m", "noback", *words],
             env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.DEVNULL, stderr=self._said, start_new_session=True,
         )  # fmt: skip
