@@ -29,7 +29,7 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     cases = {"one rank": [], "two ranks, examples": [], "two ranks, points": []}
     flags = {"one rank": [], "two ranks, examples": ["--workers", "2"]}
-    flags["two ranks, points"] = ["--workers", "2", "--split", "points"]
+    flags["two ranks, points"] = ["--workers", "2", "--divide", "points"]
     for _ in range(rounds):
         for name, found in cases.items():
             found.append(steps_a_second(flags[name]))

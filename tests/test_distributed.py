@@ -15,7 +15,7 @@ from itertools import pairwise
 import pytest
 
 from noback import InputError, NobackError, RunConfig, Sgd, TwoSided, distributed, resume, train
-from noback.distributed import World, check_split
+from noback.distributed import World, check_divide
 from noback.engines.data_parallel import _shares
 from noback.folder import RunFolder
 from noback.journal import read_journal
@@ -67,7 +67,7 @@ def one_rank(rank, size, port, config, out, told, options):
     if rank == options.get("hangs"):
         World.agree = lambda *_: time.sleep(1000)
     config = dataclasses.replace(config, **options.get("other", {})) if rank else config
-    told_by = {"watcher": watcher, "split": options.get("split", "examples")}
+    told_by = {"watcher": watcher, "divide": options.get("divide", "examples")}
     try:
         result = resume(out, **told_by) if options["resumed"] else train(config, out, **told_by)
         told.put((rank, result.final_weights, watcher.sent))
@@ -103,11 +103,11 @@ def together(size, config, out, **options):
     return said
 
 
-@pytest.mark.parametrize(("size", "split", "directions"), [(2, "examples", 1), (2, "points", 1), (4, "both", 2)])
-def test_ranks_write_the_journal_of_one_process(config, tmp_path, size, split, directions):
+@pytest.mark.parametrize(("size", "divide", "directions"), [(2, "examples", 1), (2, "points", 1), (4, "both", 2)])
+def test_ranks_write_the_journal_of_one_process(config, tmp_path, size, divide, directions):
     config = dataclasses.replace(config, estimator=TwoSided(eps=1e-2, directions=directions))
     alone = train(config, tmp_path / "alone")
-    said = together(size, config, tmp_path / "shared", split=split)
+    said = together(size, config, tmp_path / "shared", divide=divide)
     assert {weights for _, weights, _ in said} == {said[0][1]}
     one, other = (read_journal(tmp_path / name / "journal") for name in ("alone", "shared"))
     for mine, theirs in zip(one.steps, other.steps, strict=True):
@@ -115,7 +115,7 @@ def test_ranks_write_the_journal_of_one_process(config, tmp_path, size, split, d
     assert other.sealed
     between = {after - before for _, _, sent in said for before, after in pairwise(sent)}
     assert 0 < min(between) < 1000  # bytes of a step; where there is an evaluation between, more
-    if split == "points":
+    if divide == "points":
         assert (tmp_path / "shared" / "journal").read_bytes() == (tmp_path / "alone" / "journal").read_bytes()
         assert said[0][1] == alone.final_weights
 
@@ -125,7 +125,7 @@ def test_a_run_whose_ranks_are_killed_ends_on_the_same_bits_with_any_number_of_t
     alone, out, chance = train(config, tmp_path / "alone"), tmp_path / "killed", random.Random(2)
     records, kills = 0, 0
     for size in (2, 4, 2, 4, 2):
-        told, running = started(size, config, out, split="points")
+        told, running = started(size, config, out, divide="points")
         records += chance.choice([1, 2, 3])
         while _records(out) < records and all(process.is_alive() for process in running):
             time.sleep(0.001)
@@ -178,24 +178,26 @@ def test_only_rank_0_writes_into_the_folder(config, tmp_path):
     assert len(lines) == 1
 
 
-@pytest.mark.parametrize("split", distributed.SPLITS)
+@pytest.mark.parametrize("divide", distributed.DIVIDED)
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 6])
 @pytest.mark.parametrize("points", [1, 2, 4, 5])
 @pytest.mark.parametrize("examples", [1, 2, 7, 16])
-def test_every_point_of_every_example_is_scored_by_one_rank(split, size, points, examples):
+def test_every_point_of_every_example_is_scored_by_one_rank(divide, size, points, examples):
     seen = [
         (point, example)
-        for some, part in _shares(World(0, size, split), points, examples)
+        for some, part in _shares(World(0, size, divide), points, examples)
         for point in range(points)[some]
         for example in range(examples)[part]
     ]
     assert sorted(seen) == [(point, example) for point in range(points) for example in range(examples)]
 
 
-@pytest.mark.parametrize(("split", "size", "points"), [("points", 3, 2), ("points", 4, 2), ("both", 3, 2), ("x", 2, 2)])
-def test_ranks_that_cannot_share_the_points_are_refused(split, size, points):
+@pytest.mark.parametrize(
+    ("divide", "size", "points"), [("points", 3, 2), ("points", 4, 2), ("both", 3, 2), ("x", 2, 2)]
+)
+def test_ranks_that_cannot_share_the_points_are_refused(divide, size, points):
     with pytest.raises(InputError, match=r"divisor|expected one of"):
-        check_split(split, size, points)
+        check_divide(divide, size, points)
 
 
 def test_workers_speak_with_one_voice(config, tmp_path):
@@ -212,12 +214,12 @@ def test_workers_speak_with_one_voice(config, tmp_path):
         "3",
     ]
     done = subprocess.run(
-        [*command, "--workers", "2", "--split", "points", "--out", str(tmp_path / "run")],
+        [*command, "--workers", "2", "--divide", "points", "--out", str(tmp_path / "run")],
         check=False, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["steps"] == 3
-    assert done.stderr.count("2 ranks share each step, split by points") == 1
+    assert done.stderr.count("2 ranks share each step by points") == 1
     alone = train(dataclasses.replace(config, steps=3), tmp_path / "alone")
     assert json.loads(done.stdout)["final_weights"] == alone.final_weights
 
@@ -226,7 +228,7 @@ def test_workers_speak_with_one_voice(config, tmp_path):
     ("flags", "sentence"),
     [
         (["--workers", "none"], "--workers is 'none'; expected a whole number above zero"),
-        (["--workers", "3", "--split", "points"], "3 ranks cannot share the 2 points of a step evenly"),
+        (["--workers", "3", "--divide", "points"], "3 ranks cannot share the 2 points of a step evenly"),
     ],
 )
 def test_workers_that_cannot_share_a_step_are_refused_in_one_sentence(tmp_path, flags, sentence):

@@ -19,7 +19,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from noback.errors import InputError, NobackError
 
-SPLITS = ("examples", "points", "both")
+DIVIDED = ("examples", "points", "both")
 TIMEOUT = 600.0  # seconds that a rank is waited for; the first step compiles the noise
 _COMES = "comes"  # where in the store a rank says how many exchanges it has come to
 
@@ -31,8 +31,8 @@ class LostRank(NobackError):
 class World:
     """The ranks of a run; this process is one of them."""
 
-    def __init__(self, rank: int = 0, size: int = 1, split: str = "examples", store: Any = None) -> None:
-        self.rank, self.size, self.split, self._store = rank, size, split, store
+    def __init__(self, rank: int = 0, size: int = 1, divide: str = "examples", store: Any = None) -> None:
+        self.rank, self.size, self.divide, self._store = rank, size, divide, store
         self.sent, self._exchanges = 0, 0
 
     @property
@@ -111,7 +111,7 @@ def share_of(count: int, rank: int, ranks: int) -> slice:
 
 
 @contextmanager
-def joined(split: str = "examples") -> Iterator[World]:
+def joined(divide: str = "examples") -> Iterator[World]:
     """The world that the environment describes, as torchrun does; a process by itself where it describes none."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
@@ -123,24 +123,24 @@ def joined(split: str = "examples") -> Iterator[World]:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=waiting)
     try:
-        yield World(rank, size, split, store)
+        yield World(rank, size, divide, store)
     finally:
         dist.destroy_process_group()
 
 
-def check_split(split: str, ranks: int, points: int) -> None:
+def check_divide(divide: str, ranks: int, points: int) -> None:
     """Refuse a number of ranks that cannot share the points of a step evenly."""
-    if split not in SPLITS:
-        raise InputError(f"split is {split!r}; expected one of {', '.join(SPLITS)}")
-    groups = groups_of(split, ranks, points)
-    if split != "examples" and (groups == 1 or ranks % groups or points % groups):
+    if divide not in DIVIDED:
+        raise InputError(f"divide is {divide!r}; expected one of {', '.join(DIVIDED)}")
+    groups = groups_of(divide, ranks, points)
+    if divide != "examples" and groups == 1:
         raise InputError(
             f"{ranks} ranks cannot share the {points} points of a step evenly; use a divisor of {points}, "
-            "more directions, or split by examples"
+            "more directions, or --divide examples"
         )
 
 
-def groups_of(split: str, ranks: int, points: int) -> int:
+def groups_of(divide: str, ranks: int, points: int) -> int:
     """How many groups of ranks share the points; the ranks of a group share the examples."""
-    wanted = {"examples": 1, "points": ranks, "both": 2}[split]
+    wanted = {"examples": 1, "points": ranks, "both": 2}[divide]
     return wanted if points >= wanted and points % wanted == 0 and ranks % wanted == 0 else 1

@@ -48,7 +48,7 @@ def agree_to_begin(run: Run) -> None:
     world.agree("configuration", config.digest())
     world.agree("base model", json_text({"base": run.base, "start": run.start, **run.identity}))
     world.agree("task or other data", json_text({"data": run.task.digest(), "task": run.task.spec.table()}))
-    run.watcher.note(f"{world.size} ranks share each step, split by {world.split}")
+    run.watcher.note(f"{world.size} ranks share each step by {world.divide}")
 
 
 def agree_on_weights(run: Run, step: int) -> None:

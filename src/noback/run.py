@@ -12,7 +12,7 @@ from torch import Tensor
 from noback.adapters import base_tensors, model_limit, refuse_quantised
 from noback.answers import fitted
 from noback.config import RunConfig, config_of, read_config
-from noback.distributed import World, check_split
+from noback.distributed import World, check_divide
 from noback.engines import DataParallel, Engine, Opened, chosen_device, identity_of, open_classifier, open_model
 from noback.errors import InputError, NobackError
 from noback.files import is_regular
@@ -64,7 +64,7 @@ class Run:
             meanwhile=self._make_next_batch,
         )
         if self.world.size > 1:
-            check_split(self.world.split, self.world.size, config.estimator.forwards)
+            check_divide(self.world.divide, self.world.size, config.estimator.forwards)
             self.engine = DataParallel(self.engine, self.world, len(self.spec.labels))
         self._asked: int | None = None  # the last step whose batch was asked for
         self._next: tuple[int, Batch] | None = None  # a batch that was made ahead, and its step

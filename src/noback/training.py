@@ -55,21 +55,21 @@ def train(
     watcher: Watcher | None = None,
     stop: Callable[[], bool] = lambda: False,
     health_every: int | None = None,
-    split: str = "examples",
+    divide: str = "examples",
 ) -> Result:
     """Train from the start in a new run folder; `stop` is asked after each step whether to leave off.
 
     On a GPU a step may be told to the watcher when the next is under way; `stop` is then asked before.
 
     `health_every`: so often, two more forwards see the curvature and whether the step lowered the loss.
-    `split`: what the ranks of a run under torchrun share: examples, points or both. Rank 0's folder is the run's.
+    `divide`: what the ranks of a run under torchrun share: examples, points or both. Rank 0's folder is the run's.
     """
     config = with_whole_paths(config)
     folder = RunFolder(out if out is not None else next_folder(Path("runs"), Path(config.task).stem))
     config.objective.check()
     drawn = drawn_data(config)  # before the model is opened: what is wrong with the data shows at once
     forget_peak()
-    with joined(split) as world, own_folder(folder, world) as own:
+    with joined(divide) as world, own_folder(folder, world) as own:
         if own.path.exists():
             own.create("")  # refuses, before the model is opened
         run = Run(config, own, watcher, world=world)
@@ -87,14 +87,14 @@ def resume(
     trust: bool = False,
     stop: Callable[[], bool] = lambda: False,
     health_every: int | None = None,
-    split: str = "examples",
+    divide: str = "examples",
 ) -> Result:
     """Go on with a run from where its folder says it is; `device`: where to, if not where it was.
 
-    `trust`: whether a function that the folder names may be imported and called. `split`: as for `train`; the number of
+    `trust`: whether a function that the folder names may be imported and called. `divide`: as for `train`; the number of
     ranks need not be what it was.
     """
-    with joined(split) as world, own_folder(RunFolder(path), world) as folder:
+    with joined(divide) as world, own_folder(RunFolder(path), world) as folder:
         config = recorded_config(folder)
         refuse_code(config.objective, f"run {str(folder.path)!r}", trust=trust)
         config = replace(config, device=device or config.device)

@@ -49,6 +49,6 @@ def run(arguments: argparse.Namespace) -> None:
             trust=arguments.trust,
             stop=stop,
             health_every=health_every,
-            split=arguments.split,
+            divide=arguments.divide,
         )
     say(arguments, dataclasses.asdict(result), summary(result))

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
     from noback.training import resume, train
 
     with working(arguments), watching(arguments) as watcher, stopping() as stop:
-        told = {"watcher": watcher, "stop": stop, "health_every": health_every, "split": arguments.split}
+        told = {"watcher": watcher, "stop": stop, "health_every": health_every, "divide": arguments.divide}
         if was_restarted() and arguments.out and Path(arguments.out).exists():
             result = resume(arguments.out, trust=bool(config.objective.function), **told)
         else:

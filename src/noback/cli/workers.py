@@ -19,14 +19,14 @@ _PATIENCE = 20.0  # seconds for a worker to end by itself after rank 0 has
 
 
 def add_workers(parser: argparse.ArgumentParser) -> None:
-    """--workers and --split."""
+    """--workers and --divide."""
     parser.add_argument(
         "--workers", metavar="N",
         help="processes on this machine that share each step, all making the same moves (default 1). Over several "
         "machines: torchrun --nproc-per-node N -m noback train ...",
     )  # fmt: skip
     parser.add_argument(
-        "--split", choices=("examples", "points", "both"), default="examples",
+        "--divide", choices=("examples", "points", "both"), default="examples",
         help="what workers share: the examples of a batch, its perturbed points, or both (default examples)",
     )  # fmt: skip
 

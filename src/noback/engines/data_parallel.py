@@ -77,7 +77,7 @@ class DataParallel:
 
 def _shares(world: World, points: int, examples: int) -> list[tuple[slice, slice]]:
     """Which points and examples each rank scores."""
-    groups = groups_of(world.split, world.size, points)
+    groups = groups_of(world.divide, world.size, points)
     ranks = world.size // groups  # that share the examples of a group's points
     return [
         (share_of(points, rank // ranks, groups), share_of(examples, rank % ranks, ranks)) for rank in range(world.size)
