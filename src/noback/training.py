@@ -91,8 +91,8 @@ def resume(
 ) -> Result:
     """Go on with a run from where its folder says it is; `device`: where to, if not where it was.
 
-    `trust`: whether a function that the folder names may be imported and called. `divide`: as for `train`; the number of
-    ranks need not be what it was.
+    `trust`: whether a function that the folder names may be imported and called. `divide`: as for `train`; there need
+    not be as many ranks as there were.
     """
     with joined(divide) as world, own_folder(RunFolder(path), world) as folder:
         config = recorded_config(folder)
