@@ -27,8 +27,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     rounds = parser.parse_args().rounds
-    cases = {"one rank": [], "two ranks, examples": [], "two ranks, points": []}
-    flags = {"one rank": [], "two ranks, examples": ["--workers", "2"]}
+    cases: dict[str, list[float]] = {"one rank": [], "two ranks, examples": [], "two ranks, points": []}
+    flags: dict[str, list[str]] = {"one rank": [], "two ranks, examples": ["--workers", "2"]}
     flags["two ranks, points"] = ["--workers", "2", "--divide", "points"]
     for _ in range(rounds):
         for name, found in cases.items():
@@ -56,7 +56,7 @@ def steps_a_second(flags: list[str]) -> float:
         lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     # The time of an evaluation's line is taken after it: both have one, so between them lie STEPS steps and one
     # evaluation, which the ranks share as well.
-    seconds = {line["step"]: line["seconds"] for line in lines if line["kind"] == "validation"}
+    seconds = {line["step"]: float(line["seconds"]) for line in lines if line["kind"] == "validation"}
     return STEPS / (seconds[2 * STEPS] - seconds[STEPS])
 
 
