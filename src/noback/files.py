@@ -15,7 +15,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from noback.errors import DamagedError, NobackError
 
@@ -97,6 +97,26 @@ def write_whole(path: Path, text: str | bytes) -> None:
         with contextlib.suppress(OSError):
             unborn.unlink(missing_ok=True)
         raise NobackError(f"cannot write {str(path)!r}: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write into that comes to be under its name when all is written, or not at all."""
+    clear_leftovers(path.parent, path.name)
+    unborn = unborn_name(path)
+    try:
+        number = os.open(unborn, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        with os.fdopen(number, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unborn, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            unborn.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise NobackError(f"cannot write {str(path)!r}: {error.strerror}") from None
+        raise
 
 
 @contextlib.contextmanager

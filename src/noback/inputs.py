@@ -9,7 +9,7 @@ import stat
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from noback.errors import InputError, shown
 
@@ -38,12 +38,18 @@ def whole_number_in(text: str) -> int | None:
 
 def read_given(path: Path, what: str) -> bytes:
     """The bytes of a regular file, links followed; a folder, a pipe or a device is refused and never waited for."""
+    try:
+        with open_given(path, what) as file:
+            return file.read()
+    except OSError as error:
+        raise InputError(f"{what} {shown(str(path))} cannot be read: {error.strerror}") from None
+
+
+def open_given(path: Path, what: str) -> BinaryIO:
+    """A regular file, open to be read, links followed; a folder, a pipe or a device is refused and never waited for."""
     named = f"{what} {shown(str(path))}"
     try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise InputError(f"{named} is no regular file; expected a file, not a pipe or a device")
-            return file.read()
+        file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
     except FileNotFoundError:
         raise InputError(f"{named} does not exist") from None
     except IsADirectoryError:
@@ -52,6 +58,10 @@ def read_given(path: Path, what: str) -> bytes:
         raise InputError(f"{named} cannot be read: {error.strerror}") from None
     except ValueError:  # a path with a NUL character, or lone surrogates that are no bytes of a name
         raise InputError(f"{named} cannot be read: no file can have that name") from None
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise InputError(f"{named} is no regular file; expected a file, not a pipe or a device")
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 
 from noback.adapters import is_quantised
-from noback.answers import scored
 from noback.config import config_of
 from noback.errors import InputError, NobackError, shown
-from noback.evaluating import answers, score_of, write
+from noback.evaluating import answers, score_of
 from noback.files import is_regular, whole_folder
 from noback.folder import RunFolder
 from noback.header import check_run
 from noback.inputs import whole_number_in
 from noback.journal import Contents, read_header, read_journal
 from noback.objectives import TEXTS, refuse_code
+from noback.predictions import answered, asked_data
 from noback.replaying import begin_with, go_to
 from noback.run import Run, recorded_config
 from noback.run_data import trained_on, use_own_data
@@ -134,22 +132,32 @@ def evaluate(
     return score_of(run, answers(run, asked), with_objective=False), notes
 
 
-def predict(run: Run, texts: Sequence[str | tuple[str, ...]]) -> list[dict[str, float]]:
-    """Each text's labels, or its choices, with their probabilities."""
-    if run.task.spec.answer == "text":
-        raise InputError(f"task {run.task.spec.name!r} has answers that are written; use generate")
-    batch = run.task.prompts(texts)
-    chances = torch.softmax(scored(run.engine, batch)[0].double(), dim=1)
-    needed = len(run.task.spec.sentences)
-    names = [run.task.spec.labels or text[needed:] for text in texts]
-    return [dict(zip(each, row.tolist(), strict=False)) for each, row in zip(names, chances, strict=True)]
+def predict(run: Run | str | os.PathLike[str], data: Any, *, columns: str | None = None) -> list[dict[str, float]]:
+    """The labels of each text or row, or its own choices, with their probabilities, in the order of the data.
+
+    `run` is an opened run, or a run's folder or journal: its best weights. `data` is a text or a list of them (a tuple
+    where one has several sentences, its choices after them), a row or any iterable of rows (mappings of columns, a
+    `datasets.Dataset`), a pandas data frame, or the `pathlib.Path` of a data file. Rows need no label. `columns` names
+    the data's columns where the task's are others.
+    """
+    opened = _opened(run)
+    if opened.task.spec.answer == "text":
+        raise InputError(f"task {opened.task.spec.name!r} has answers that are written; use generate")
+    found = answered(opened, asked_data(opened.task, data, columns))
+    return [dict(zip(answer.options, answer.chances, strict=True)) for _, answer in found]
 
 
-def generate(run: Run, texts: Sequence[str | tuple[str, ...]]) -> list[str]:
-    """What the run's model writes to each text, for a task whose answers are written."""
-    if run.task.spec.answer != "text":
-        raise InputError(f"task {run.task.spec.name!r} has answers to choose from; use predict")
-    return write(run, run.task.asked(texts))[0]
+def generate(run: Run | str | os.PathLike[str], data: Any, *, columns: str | None = None) -> list[str]:
+    """What the run's model writes to each text or row, for a task whose answers are written; `data` as in `predict`."""
+    opened = _opened(run)
+    if opened.task.spec.answer != "text":
+        raise InputError(f"task {opened.task.spec.name!r} has answers to choose from; use predict")
+    return [answer.text for _, answer in answered(opened, asked_data(opened.task, data, columns))]
+
+
+def _opened(run: Run | str | os.PathLike[str]) -> Run:
+    """A run, or the one that a folder or a journal holds, at its best weights."""
+    return run if isinstance(run, Run) else tuned_run(run)[0]
 
 
 def _check_weights(run: Run, step: int | None) -> None:

@@ -19,7 +19,7 @@ class Watcher(Protocol):
         """A sentence about the run."""
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Work other than training steps goes on."""
+        """Work other than training steps goes on; `total` 0: nobody knows how much there is."""
 
     def stepped(self, step: int, steps: int, estimate: Estimate) -> None:
         """A step was taken."""

@@ -36,20 +36,23 @@ class Display(Silent):
         self._say(text)
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Work other than training: a bar once it has lasted two seconds, never while training shows its own."""
+        """Work other than training: a bar once it has lasted two seconds, never while training shows its own.
+
+        `total` 0: nobody knows how much there is.
+        """
         if self._bar is not None and self._what == "training":
             return
         now = time.monotonic()
         if what != self._what:
             self.close()
             self._what, self._since, self._logged = what, now, now
-        if now - self._since > _PATIENCE and done < total:
+        if now - self._since > _PATIENCE and (done < total or not total):
             if self._live:
                 self._advance(what, done, total, "")
             elif now - self._logged > _LOG_SECONDS:
                 self._logged = now
-                self._say(f"{what}: {done} of {total}")
-        if done >= total:
+                self._say(f"{what}: {done} of {total}" if total else f"{what}: {done}")
+        if 0 < total <= done:
             self.close()
 
     def stepped(self, step: int, steps: int, estimate: Estimate) -> None:
@@ -96,11 +99,11 @@ class Display(Silent):
                 TimeRemainingColumn(), console=self._console, transient=what != "training",
             )  # fmt: skip
             self._bar.start()
-            self._bar.add_task(what, total=total, completed=done, said=fields)
+            self._bar.add_task(what, total=total or None, completed=done, said=fields)
         self._bar.update(self._bar.task_ids[0], completed=done, said=fields)
 
 
 class _Count(ProgressColumn):
     def render(self, task: Task) -> Text:
-        """`12/400`"""
-        return Text(f"{int(task.completed)}/{int(task.total or 0)}")
+        """`12/400`, or `12` where the total is not known"""
+        return Text(f"{int(task.completed)}/{int(task.total)}" if task.total else f"{int(task.completed)}")

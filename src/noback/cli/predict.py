@@ -1,14 +1,22 @@
-"""noback predict: label texts with a run's weights."""
+"""noback predict: answer texts, or the rows of a file, with a run's weights."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from typing import Any
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from noback.cli.commands import add_json, add_run, say
+from noback.errors import InputError, printable, shown
 
-HELP = "answer texts with a run's weights"
+if TYPE_CHECKING:
+    from noback.predictions import Answer
+    from noback.run import Run
+    from noback.tasks import TaskSpec
+
+HELP = "answer texts, or the rows of a file, with a run's weights"
 DESCRIPTION = """
 Answer texts with a run's weights: each label with its label word and probability; each of a row's own choices; or, for
 a task of written answers, what the model writes.
@@ -16,47 +24,139 @@ a task of written answers, what the model writes.
   noback predict runs/reviews-001 "a lovely little film" "two hours I will not get back"
   noback predict runs/rte-001 $'A man sleeps.\\tA man is awake.'     a task of two sentences: a tab between them
   noback predict runs/copa-001 $'It rained.\\teffect\\tI got wet.\\tI ate.'    choices come after the sentences
+  noback predict runs/reviews-001 - < texts.txt                      one text a line, from stdin
+
+With --data, answer every row of a file and write it with its answer beside its own columns:
+
+  noback predict runs/reviews-001 --data reviews.csv --out answers.csv
+  noback predict runs/reviews-001 --data reviews.jsonl.gz --out answers.tsv --columns text
+  zcat reviews.csv.gz | noback predict runs/reviews-001 --data - --out - > answers.csv
+
+New columns: prediction, and a probability_LABEL for each label (of a row's own choices: prediction_index, counted from
+0, and the list probabilities). Rows need no label. They are answered as they are read, so a file may be larger than the
+memory. --out is written under another name and renamed at the end: what stops halfway leaves nothing there. A bad row
+ends the command; a file is read through before its first row is answered, so that one is found at once.
 """
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
+    parser.usage = "%(prog)s [OPTIONS] RUN (TEXT [TEXT ...] | - | --data FILE [--out FILE])"
     add_run(parser)
+    texts = parser.add_argument(
+        "texts", nargs="+", metavar="TEXT", default=[],
+        help="a text; several sentences of one example are parted by a tab; - reads texts from stdin, one a line",
+    )  # fmt: skip
+    texts.required = False  # with nargs="*", a text that comes after a flag would not be taken
     parser.add_argument(
-        "texts", nargs="+", metavar="TEXT", help="a text; several sentences of one example are parted by a tab"
+        "--data", metavar="FILE", help="rows to answer: .csv, .tsv or .jsonl, plain or .gz; - for stdin"
+    )
+    parser.add_argument(
+        "--out", metavar="FILE",
+        help="where rows and answers go, in the form that the ending names: .csv, .tsv or .jsonl, plain or .gz "
+        "(default -: stdout)",
+    )  # fmt: skip
+    parser.add_argument("--overwrite", action="store_true", help="replace --out if it exists")
+    parser.add_argument(
+        "--columns", metavar="NAMES",
+        help="the data's columns where they are not those of the training data: sentences first, then choices; the "
+        "label's name may follow",
+    )  # fmt: skip
+    parser.add_argument(
+        "--prefix", metavar="NAME", help="begin the names of the new columns with this, if the data has such names"
+    )
+    parser.add_argument("--stdin-format", metavar="NAME", help="how --data - is read: csv (the default), tsv or jsonl")
+    parser.add_argument(
+        "--stdout-format", metavar="NAME", help="how --out - is written: csv, tsv or jsonl (default: as the data)"
     )
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Predict and print."""
+    """Predict and print, or write."""
+    if arguments.data is not None:
+        from noback.cli.predict_rows import answer_rows
+
+        return answer_rows(arguments)
+    _check_texts(arguments)
+    return _answer_texts(arguments)
+
+
+def _check_texts(arguments: argparse.Namespace) -> None:
+    """Refuse flags of --data without it, and a data file's name in place of a text."""
+    from noback.tasks import ending_of, is_data_file
+
+    if not arguments.texts:
+        raise InputError("there is nothing to answer; give texts, - for texts from stdin, or --data FILE")
+    flags = {name: getattr(arguments, name) for name in ("out", "columns", "prefix", "stdin_format", "stdout_format")}
+    given = [name for name, value in {**flags, "overwrite": arguments.overwrite or None}.items() if value is not None]
+    if given:
+        raise InputError(f"--{given[0].replace('_', '-')} is for rows: name their file with --data")
+    for text in arguments.texts:
+        if is_data_file(text):
+            raise InputError(
+                f"{shown(text)} is a data file's name, not a text; to answer its rows say --data {text} "
+                "(a text that reads like this can come from stdin: -)"
+            )
+        if ending_of(Path(text)):
+            print(
+                printable(f"noback: {shown(text)} is answered as a text; the rows of a file are answered with --data"),
+                file=sys.stderr,
+            )
+
+
+def _answer_texts(arguments: argparse.Namespace) -> None:
+    """Answer the texts of the command line, or of stdin as they come."""
     from noback.cli.display import Display
-    from noback.tuned import generate, predict, tuned_run
+    from noback.predictions import answered, asked_texts
+    from noback.tuned import tuned_run
 
-    tuned, _ = tuned_run(arguments.run, arguments.at, model=arguments.model, device=arguments.device, watcher=Display())
-    spec = tuned.task.spec
-    several = len(spec.sentences) > 1 or spec.answer == "choices"
-    texts = [tuple(text.split("\t")) if several else text for text in arguments.texts]
+    display = Display()
+    tuned, _ = tuned_run(arguments.run, arguments.at, model=arguments.model, device=arguments.device, watcher=display)
+    spec, words = tuned.task.spec, dict(zip(tuned.task.spec.labels, tuned.task.texts, strict=True))
+    predictions = []
+    asked = asked_texts(tuned.task, _texts(arguments.texts))
+    for one, answer in answered(tuned, asked, at_once=_at_once(tuned, arguments.texts)):
+        prediction = _prediction(one.row["text"], answer, spec)
+        if arguments.json:
+            predictions.append(prediction)
+        else:
+            print(printable(_line(prediction, words)), flush=True)
+    if arguments.json:
+        say(arguments, {"run": arguments.run, "predictions": predictions}, "")
+
+
+def _texts(given: list[str]) -> Iterator[str]:
+    """The texts, and in the place of - the lines of stdin that are not empty."""
+    from noback.tasks import lines_of
+
+    for text in given:
+        if text == "-":
+            yield from (line.rstrip("\r\n") for line in lines_of(sys.stdin.buffer, "stdin") if line.strip())
+        else:
+            yield text
+
+
+def _at_once(tuned: Run, given: list[str]) -> int | None:
+    """How many texts are waited for: of those that a person types, one."""
+    if "-" not in given:
+        return None
+    return 1 if sys.stdin.isatty() else tuned.config.batch
+
+
+def _prediction(text: str, answer: Answer, spec: TaskSpec) -> dict[str, Any]:
     if spec.answer == "text":
-        written = generate(tuned, texts)
-        answers = [{"text": text, "answer": answer} for text, answer in zip(arguments.texts, written, strict=True)]
-        say(arguments, {"run": arguments.run, "predictions": answers}, "\n".join(written))
-        return
-    predictions = [
-        {"text": text, "label": max(chances, key=lambda label: chances[label]), "probabilities": chances}
-        for text, chances in zip(arguments.texts, predict(tuned, texts), strict=True)
-    ]
-    words = dict(zip(spec.labels, tuned.task.texts, strict=True))
-    say(arguments, {"run": arguments.run, "predictions": predictions}, "\n".join(_lines(predictions, words)))
+        return {"text": text, "answer": answer.text}
+    chances = dict(zip(answer.options, answer.chances, strict=True))
+    return {"text": text, "label": answer.text, "probabilities": chances}
 
 
-def _lines(predictions: list[dict[str, Any]], words: Mapping[str, str]) -> list[str]:
-    lines = []
-    for prediction in predictions:
-        chances = sorted(prediction["probabilities"].items(), key=lambda item: -item[1])
-        shown = "  ".join(f"{_named(label, words.get(label, label))} {chance:.1%}" for label, chance in chances)
-        lines.append(f"{shown}  {prediction['text']!r}")
-    return lines
+def _line(prediction: dict[str, Any], words: Mapping[str, str]) -> str:
+    if "answer" in prediction:
+        return str(prediction["answer"])
+    chances = sorted(prediction["probabilities"].items(), key=lambda item: -item[1])
+    shown_ones = "  ".join(f"{_named(label, words.get(label, label))} {chance:.1%}" for label, chance in chances)
+    return f"{shown_ones}  {prediction['text']!r}"
 
 
 def _named(label: str, word: str) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,16 +94,29 @@ def _entries(folder: Path) -> list[Path]:
 def _examples(rows: Iterable[Row], where: str, spec: TaskSpec) -> list[Example]:
     examples = []
     for line, row in rows:
-        for column in spec.columns:
-            value = value_at(row, column)
-            if value is None or value != value:  # noqa: PLR0124 (a missing number of a dataset is no number)
-                raise InputError(_missing(column, row, where, line))
         place = f"line {line} of {where!r}"
-        sentences = tuple(_text(value_at(row, column), column, place) for column in spec.sentences)
+        sentences = _sentences(row, spec, spec.columns, repr(where), place)
         examples.append(_ANSWERED[spec.answer](row, sentences, spec, place))
     if not examples:
         raise InputError(f"{where!r} holds no examples")
     return examples
+
+
+def unlabelled(row: Mapping[str, Any], spec: TaskSpec, where: str, place: str) -> Example:
+    """A row that is to be answered: its sentences and choices. It needs no label; one that it has is not looked at."""
+    sentences = _sentences(row, spec, (*spec.sentences, *spec.choices), where, place)
+    return Example(sentences, 0, _choices(row, spec, place) if spec.answer == "choices" else ())
+
+
+def _sentences(
+    row: Mapping[str, Any], spec: TaskSpec, needed: Sequence[str], where: str, place: str
+) -> tuple[str, ...]:
+    """The sentences of a row that has a value in each of the columns needed."""
+    for column in needed:
+        value = value_at(row, column)
+        if value is None or (isinstance(value, float) and math.isnan(value)):  # a missing number of a dataset
+            raise InputError(_missing(column, row, where, place))
+    return tuple(_text(value_at(row, column), column, place) for column in spec.sentences)
 
 
 def _labelled(row: Mapping[str, Any], sentences: tuple[str, ...], spec: TaskSpec, where: str) -> Example:
@@ -118,12 +132,7 @@ def _labelled(row: Mapping[str, Any], sentences: tuple[str, ...], spec: TaskSpec
 
 def _chosen(row: Mapping[str, Any], sentences: tuple[str, ...], spec: TaskSpec, where: str) -> Example:
     """The label is the number of the right choice, from 0, or its text, or a list of right texts."""
-    values = {column: value_at(row, column) for column in spec.choices}
-    choices = [text for column in spec.choices for text in _texts(values[column], column, where)]
-    if any(isinstance(value, list) for value in values.values()):
-        choices = list(dict.fromkeys(choices))
-    if len(choices) < 2 or not all(text.strip() for text in choices):
-        raise InputError(f"{where} has the choices {shown(choices)}; expected at least two, none of them empty")
+    choices = _choices(row, spec, where)
     label = value_at(row, spec.label)
     right = sorted({choices.index(text) for text in _texts(label, spec.label, where) if text in choices})
     if not right:
@@ -134,7 +143,18 @@ def _chosen(row: Mapping[str, Any], sentences: tuple[str, ...], spec: TaskSpec, 
             f"{where} has the label {shown(str(label))}; "
             f"expected the text of a choice, or its number from 0 to {len(choices) - 1}"
         )
-    return Example(sentences, right[0], tuple(choices), tuple(right))
+    return Example(sentences, right[0], choices, tuple(right))
+
+
+def _choices(row: Mapping[str, Any], spec: TaskSpec, where: str) -> tuple[str, ...]:
+    """The choices of a row; of a list, each once."""
+    values = {column: value_at(row, column) for column in spec.choices}
+    choices = [text for column in spec.choices for text in _texts(values[column], column, where)]
+    if any(isinstance(value, list) for value in values.values()):
+        choices = list(dict.fromkeys(choices))
+    if len(choices) < 2 or not all(text.strip() for text in choices):
+        raise InputError(f"{where} has the choices {shown(choices)}; expected at least two, none of them empty")
+    return tuple(choices)
 
 
 def _written(row: Mapping[str, Any], sentences: tuple[str, ...], spec: TaskSpec, where: str) -> Example:
@@ -178,12 +198,12 @@ def _texts(value: Any, column: str, where: str) -> list[str]:
     return [_text(item, column, where) for item in (value if isinstance(value, list) else [value])]
 
 
-def _missing(column: str, row: Mapping[str, Any], where: str, line: int) -> str:
+def _missing(column: str, row: Mapping[str, Any], where: str, place: str) -> str:
     names = [str(name) for name in row if name is not None]
     if column in names:
-        return f"line {line} of {where!r} has no value for column {column!r}"
+        return f"{place} has no value for column {column!r}"
     return (
-        f"{where!r} has no column {column!r} (it has: {', '.join(names)}){suggestion(column, names)}; "
+        f"{where} has no column {column!r} (it has: {', '.join(names)}){suggestion(column, names)}; "
         "name the columns with --columns SENTENCE[,SENTENCE],LABEL"
     )
 

@@ -7,7 +7,7 @@ import gzip
 import io
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from noback.errors import InputError, shown
 from noback.inputs import json_value, read_given
 
 ENDINGS = (".csv", ".tsv", ".jsonl")
-_LONGEST = 2**24  # characters of a field of a CSV or TSV file
+LONGEST = 2**24  # characters of a field of a CSV or TSV file
 
 Row = tuple[int, Mapping[str, Any]]  # its line, and the value of each column
 
@@ -36,11 +36,21 @@ def read_rows(path: Path) -> Iterator[Row]:
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise InputError(f"{what} cannot be read: {error}") from None
     ending = ending_of(path)
-    return _json_rows(text, what) if ending == ".jsonl" else _table_rows(text, what, tabs=ending == ".tsv")
+    return rows_in(text.split("\n") if ending == ".jsonl" else io.StringIO(text, newline=""), ending, what)
 
 
-def _json_rows(text: str, what: str) -> Iterator[Row]:
-    for number, line in enumerate(text.split("\n"), start=1):
+def rows_in(lines: Iterable[str], ending: str | None, what: str, *, whole: bool = False) -> Iterator[Row]:
+    """The rows that some lines hold, read as a file of that ending is; they are asked for one by one.
+
+    `whole`: each column is needed, so two without a name are refused; otherwise the last of them is kept.
+    """
+    if ending == ".jsonl":
+        return _json_rows(lines, what)
+    return _table_rows(lines, what, tabs=ending == ".tsv", whole=whole)
+
+
+def _json_rows(lines: Iterable[str], what: str) -> Iterator[Row]:
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
@@ -52,11 +62,11 @@ def _json_rows(text: str, what: str) -> Iterator[Row]:
         yield number, row
 
 
-def _table_rows(text: str, what: str, *, tabs: bool) -> Iterator[Row]:
-    lines = _fields(text, what, tabs=tabs)
-    header = lines[0][1] if lines else []
-    _check_header(header, what)
-    for number, fields in lines[1:]:
+def _table_rows(lines: Iterable[str], what: str, *, tabs: bool, whole: bool) -> Iterator[Row]:
+    rows = _fields(lines, what, tabs=tabs)
+    _, header = next(rows, (0, list[str]()))
+    _check_header(header, what, whole=whole)
+    for number, fields in rows:
         if len(fields) != len(header):
             raise InputError(
                 f"line {number} of {what} has {len(fields)} field{'s' * (len(fields) != 1)}; expected {len(header)}, "
@@ -65,35 +75,36 @@ def _table_rows(text: str, what: str, *, tabs: bool) -> Iterator[Row]:
         yield number, dict(zip(header, fields, strict=True))
 
 
-def _fields(text: str, what: str, *, tabs: bool) -> list[tuple[int, list[str]]]:
+def _fields(lines: Iterable[str], what: str, *, tabs: bool) -> Iterator[tuple[int, list[str]]]:
     """The fields of each line that is not empty, with the line that they end on."""
-    reader = csv.reader(
-        io.StringIO(text, newline=""),
-        delimiter="\t" if tabs else ",",
-        quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL,
-    )
-    try:
-        with _long_fields():
-            return [(reader.line_num, fields) for fields in reader if fields]
-    except csv.Error as error:
-        bound = f" (at most {_LONGEST:,} characters are read)" if "limit" in str(error) else ""
-        raise InputError(f"line {reader.line_num} of {what} is damaged: {error}{bound}") from None
+    reader = csv.reader(lines, delimiter="\t" if tabs else ",", quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL)
+    while True:
+        try:
+            with _long_fields():
+                fields = next(reader, None)
+        except csv.Error as error:
+            bound = f" (at most {LONGEST:,} characters are read)" if "limit" in str(error) else ""
+            raise InputError(f"line {reader.line_num} of {what} is damaged: {error}{bound}") from None
+        if fields is None:
+            return
+        if fields:
+            yield reader.line_num, fields
 
 
 @contextmanager
 def _long_fields() -> Iterator[None]:
     """Within, fields may be long; the limit is the whole process's, so it is put back."""
-    before = csv.field_size_limit(_LONGEST)
+    before = csv.field_size_limit(LONGEST)
     try:
         yield
     finally:
         csv.field_size_limit(before)
 
 
-def _check_header(header: Sequence[str], what: str) -> None:
-    """Refuse a name that stands twice; empty names may, since no task can ask for them."""
+def _check_header(header: Sequence[str], what: str, *, whole: bool) -> None:
+    """Refuse a name that stands twice; empty names may where not all are needed, since no task can ask for them."""
     for name, count in Counter(header).items():
-        if name and count > 1:
+        if (name or whole) and count > 1:
             raise InputError(f"the first line of {what} names the column {shown(name)} twice; expected each name once")
 
 

@@ -125,8 +125,7 @@ class Task:
 
     def asked(self, texts: Sequence[str | tuple[str, ...]]) -> list[list[int]]:
         """Unlabelled texts as the tokens of their prompts."""
-        examples = [self._unlabelled((text,) if isinstance(text, str) else tuple(text)) for text in texts]
-        return [encoded.ids for encoded in self._encoder.encode(examples)]
+        return [encoded.ids for encoded in self.encode([self.unlabelled(text) for text in texts])]
 
     def batch(self, step: int, size: int, seed: int, *, answer_only: bool = False) -> Batch:
         """The training batch of a step: a walk through a new order of the examples each epoch.
@@ -135,7 +134,7 @@ class Task:
         """
         train: Any = self._sets["train"]
         chosen = [train[index] for index in self._chosen(step, size, seed)]
-        return self._batched([one.answered() for one in chosen] if answer_only else chosen)
+        return self.batched([one.answered() for one in chosen] if answer_only else chosen)
 
     def _chosen(self, step: int, size: int, seed: int) -> list[int]:
         """Which training examples a step's batch holds."""
@@ -153,9 +152,10 @@ class Task:
         if instead is not None:
             encoded = self._encoder.encode(self._examples[name], instead)
         for begin in range(0, len(order), size):
-            yield self._batched([encoded[index] for index in order[begin : begin + size]])
+            yield self.batched([encoded[index] for index in order[begin : begin + size]])
 
-    def _batched(self, encoded: Sequence[Encoded | EncodedPrompt]) -> Batch:
+    def batched(self, encoded: Sequence[Encoded | EncodedPrompt]) -> Batch:
+        """Encoded examples side by side."""
         batch: Batch = self._encoder.batch(encoded)
         return batch
 
@@ -165,15 +165,21 @@ class Task:
 
     def prompts(self, texts: Sequence[str | tuple[str, ...]]) -> Batch:
         """Unlabelled texts as one batch; a text of several sentences is a tuple, its choices after them."""
-        examples = [self._unlabelled((text,) if isinstance(text, str) else tuple(text)) for text in texts]
-        return self._batched(self._encoder.encode(examples))
+        return self.batched(self.encode([self.unlabelled(text) for text in texts]))
 
-    def _unlabelled(self, parts: tuple[str, ...]) -> Example:
+    def encode(self, examples: Sequence[Example]) -> list[Encoded] | list[EncodedPrompt]:
+        """Examples as the model sees them; no set keeps them."""
+        encoded: list[Encoded] | list[EncodedPrompt] = self._encoder.encode(examples)
+        return encoded
+
+    def unlabelled(self, text: str | Sequence[str]) -> Example:
+        """A text, or the sentences of one and its choices after them, as an example that is to be answered."""
+        parts = (text,) if isinstance(text, str) else tuple(text)
         needed, choosing = len(self.spec.sentences), self.spec.answer == "choices"
         if len(parts) < needed + 2 if choosing else len(parts) != needed:
             more = " and at least two choices" if choosing else ""
             raise InputError(
-                f"text {shown(parts[0])} has {len(parts)} sentences; "
+                f"text {shown(parts[0] if parts else '')} has {len(parts)} sentences; "
                 f"task {self.spec.name!r} needs {needed}{more} (on the command line, parted by a tab)"
             )
         for part in parts:
