@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from noback.cli.commands import add_json, say, stopping, watching
+from noback.errors import InputError, NobackError
 
 HELP = "run a grid of methods, tasks, seeds and learning rates, beside the published table"
 DESCRIPTION = """
 Run a grid of methods x tasks x shots x seeds x learning rates from a short TOML file, and print its table beside the
 published one: the best learning rate by validation, mean (standard deviation) over seeds. It first says how many
 forwards that takes and about how long. A stopped or killed grid goes on with the same command; cells that have ended
-are not run again. What cannot run, such as a task without data, is a named gap.
+are not run again. What cannot run, such as a task without data, is a named gap; where nothing
+can run, the command fails.
 
   noback reproduce examples/table18-mini.toml --data DIR --out runs/table18-mini
   noback reproduce examples/table18.toml --data DIR --model FacebookAI/roberta-large
@@ -44,6 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
         expected = estimate(grid, watcher)
         if arguments.estimate:
             say(arguments, expected, told(expected))
+            _refuse_gaps(list(expected["gaps"].values()), len(grid.tasks))
             return
         watcher.note(told(expected))
         table = reproduce(grid, folder, watcher=watcher, stop=stop)
@@ -53,6 +56,16 @@ def run(arguments: argparse.Namespace) -> None:
         {**table, "expected": expected},
         f"{text}\nsaved in {table['folder']} ({table['seconds']:.0f} s of runs)",
     )
+    gaps = [cell for cell in table["cells"].values() if "gap" in cell]
+    bad_input = not any(cell.get("diverged") for cell in gaps)
+    _refuse_gaps([str(cell["gap"]) for cell in gaps], len(table["cells"]), bad_input=bad_input)
+
+
+def _refuse_gaps(gaps: list[str], planned: int, *, bad_input: bool = True) -> None:
+    """A grid of which nothing ran is an error, with the first reason."""
+    if len(gaps) == planned:
+        kind = InputError if bad_input else NobackError
+        raise kind(f"nothing of this grid ran; the first gap: {gaps[0]}")
 
 
 def told(expected: dict[str, Any]) -> str:

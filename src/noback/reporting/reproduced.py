@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from noback.json_text import number_in
@@ -57,6 +58,11 @@ class Reproduced:
         names = {name for row in self.rows for entry in row.entries.values() for name in entry.cells}
         return len(names) if names.issuperset(self.cells) else 0
 
+    @property
+    def has_published(self) -> bool:
+        """Whether a published figure stands beside one of its own."""
+        return any(entry.published for row in self.rows for entry in row.entries.values())
+
     def titles(self) -> list[str]:
         """A name a row: the method, and the shots too where several were tried."""
         several = len({row.shots for row in self.rows if row.shots}) > 1
@@ -93,7 +99,8 @@ def _row(
     drawn = [shots] if shots else listed(grid, "shots")[:1]
     ends, entries = _ends(grid, method), {}
     for task in tasks:
-        names = tuple(f"{task}-k{count}-seed{seed}-{end}" for count in drawn for seed in seeds for end in ends)
+        name = Path(task).stem  # as the grid names the cells of a task that is given by its path
+        names = tuple(f"{name}-k{count}-seed{seed}-{end}" for count in drawn for seed in seeds for end in ends)
         values = mapping(mapping(row.get("tasks")).get(task))
         chosen = values if len(ends) > 1 else {**values, "lrs": []}
         entries[task] = _entry(chosen, names, len(seeds), cells)

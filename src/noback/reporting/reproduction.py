@@ -15,12 +15,11 @@ from noback.reporting.reproduction_charts import task_charts
 from noback.reporting.setup import option_text
 
 REPRODUCTION = "reproduction"
-_LEGEND = (
-    "Accuracy on the test set in percent: mean (standard deviation) over seeds. "
-    "In brackets the published figure: RoBERTa-large, 100,000 steps of MeZO, five seeds."
-)
+_LEGEND = "Accuracy on the test set in percent: mean (standard deviation) over seeds."
+_PUBLISHED = "In brackets the published figure: RoBERTa-large, 100,000 steps of MeZO, five seeds."
 _RATES = "Where several learning rates (lr) were tried, the one that validation chose is named."
-_CHARTS = "Full points: here. Hollow points: published, with RoBERTa-large. Bars: one standard deviation."
+_CHARTS = "Full points: here. Bars: one standard deviation."
+_HOLLOW = "Hollow points: published, with RoBERTa-large."
 _MEMORY = "Peak memory is that of the whole process while a cell ran, Python and its libraries included."
 
 
@@ -30,7 +29,7 @@ def reproduction_page(table: FolderTable) -> Page:
     charts = task_charts(found)
     sections = [
         Section("Accuracy", _accuracy(found), in_summary=True),
-        Section("Task by task", (Note(_CHARTS), Charts(charts)) if charts else ()),
+        Section("Task by task", (_charts_note(found), Charts(charts)) if charts else ()),
         Section("Time and memory", _cost(found), in_summary=True),
         Section("What was run", _grid(found, mapping(table.values.get("versions"))), in_summary=True),
     ]
@@ -38,6 +37,10 @@ def reproduction_page(table: FolderTable) -> Page:
     title = f"Reproduction with {model}" if model else "Reproduction"
     state = _state(found, number_in(table.values, "seconds"))
     return Page(title, str(found.grid.get("about") or ""), state, tuple(one for one in sections if one.blocks))
+
+
+def _charts_note(found: Reproduced) -> Note:
+    return Note(f"{_CHARTS} {_HOLLOW}" if found.has_published else _CHARTS)
 
 
 def _state(found: Reproduced, seconds: float | None) -> str:
@@ -68,7 +71,8 @@ def _accuracy(found: Reproduced) -> tuple[Block, ...]:
         rows.append((Cell(row.method), Cell(str(row.shots or NOTHING), numeric=True), *entries))
     table = Table(("method", "k", *found.tasks), tuple(rows), first_is_head=True)
     chosen = any(entry.lrs for row in found.rows for entry in row.entries.values())
-    return (Note(f"{_LEGEND} {_RATES}" if chosen else _LEGEND), table, *((_gaps(found, marks),) if marks else ()))
+    legend = [_LEGEND, *([_PUBLISHED] if found.has_published else []), *([_RATES] if chosen else [])]
+    return (Note(" ".join(legend)), table, *((_gaps(found, marks),) if marks else ()))
 
 
 def _marks(found: Reproduced) -> dict[str, str]:

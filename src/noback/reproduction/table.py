@@ -56,20 +56,21 @@ def _entry(
 
 
 def markdown(rows: Sequence[Mapping[str, Any]], grid: Grid) -> str:
-    """The table as text: ours, and the published figure in brackets."""
+    """The table as text: ours, and the published figure in brackets where there is one."""
     heads = ["method", "k", *grid.tasks]
     lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     notes: dict[str, str] = {}
     for row in rows:
         cells = [_text(row["tasks"][task], notes) for task in grid.tasks]
         lines.append(f"| {' | '.join([row['method'], str(row['shots'] or '-'), *cells])} |")
-    source = published()["model"]
     caption = (
-        f"{grid.model}: accuracy in percent, mean (standard deviation) over seeds {', '.join(map(str, grid.seeds))}; "
-        f"in brackets the published figure for {source} (five seeds; MeZO took 100,000 steps)."
+        f"{grid.model}: accuracy in percent, mean (standard deviation) over seeds {', '.join(map(str, grid.seeds))}"
     )
+    if any("published" in entry for row in rows for entry in row["tasks"].values()):
+        caption += f"; in brackets the published figure for {published()['model']}"
+        caption += " (five seeds; MeZO took 100,000 steps)"
     listed = [f"- {mark}: {text}" for text, mark in notes.items()]
-    return "\n".join([caption, "", *lines, *([""] if listed else []), *listed]) + "\n"
+    return "\n".join([f"{caption}.", "", *lines, *([""] if listed else []), *listed]) + "\n"
 
 
 def _text(entry: Mapping[str, Any], notes: dict[str, str]) -> str:
