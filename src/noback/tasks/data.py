@@ -18,6 +18,7 @@ from noback.tasks.spec import TaskSpec
 _SPLITS = {"train": "train", "dev": "validation", "validation": "validation", "val": "validation", "test": "test"}
 _EXPECTED = f"{', '.join(ENDINGS)}, plain or .gz"
 _HUB = "hf:"
+_NAMED = 8  # of files that are not used, so many are named
 WHOLE = "whole"  # a file that is not one of several splits
 
 
@@ -49,6 +50,30 @@ def read_data(source: str, spec: TaskSpec) -> Splits:
     return {split: _examples(read_rows(file), str(file), spec) for split, file in files.items()}
 
 
+def unused_files(source: str) -> list[str]:
+    """What there is to say of files in a folder that look like data and are not read."""
+    path = Path(source)
+    if source.startswith(_HUB) or not path.is_dir():
+        return []
+    used = {file.name for file in _split_files(path).values()}
+    beside = sorted(file.name for file in _entries(path) if ending_of(file) or _split_of(file))
+    names = [name for name in beside if name not in used]
+    if not names:
+        return []
+    count = "1 file" if len(names) == 1 else f"{len(names)} files"
+    listed = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    return [
+        f"{count} of folder {str(path)!r} not used: {listed} (used: {', '.join(sorted(used))}); a split is a file "
+        f"called train, dev (or validation, val) or test, ending in {_EXPECTED}: rename a file to use it as a split, "
+        "or give it by itself with --data FILE"
+    ]
+
+
+def _split_of(path: Path) -> str | None:
+    """Which split a file is, by its name."""
+    return _SPLITS.get(path.name.split(".")[0].lower())
+
+
 def _is_folder(path: Path) -> bool:
     """Whether a path is a folder; one that does not exist is refused."""
     try:
@@ -69,7 +94,7 @@ def _split_files(folder: Path) -> dict[str, Path]:
     files = sorted(path for path in _entries(folder) if ending_of(path))
     found: dict[str, Path] = {}
     for path in files:
-        split = _SPLITS.get(path.name.split(".")[0].lower())
+        split = _split_of(path)
         if split in found:
             raise InputError(f"folder {str(folder)!r} has two files for {split}: {found[split].name} and {path.name}")
         if split:
@@ -79,7 +104,7 @@ def _split_files(folder: Path) -> dict[str, Path]:
     if not found:
         raise InputError(
             f"folder {str(folder)!r} has no split file; expected train, dev (or validation) and test, "
-            f"ending in {_EXPECTED}"
+            f"ending in {_EXPECTED}" + (f"; it has {', '.join(file.name for file in files[:_NAMED])}" if files else "")
         )
     return found
 

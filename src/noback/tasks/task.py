@@ -16,7 +16,7 @@ from noback.embedded import DATA
 from noback.errors import InputError, shown
 from noback.inputs import check_text
 from noback.tasks.causal import CausalEncoder, EncodedPrompt
-from noback.tasks.data import Example, read_data
+from noback.tasks.data import Example, read_data, unused_files
 from noback.tasks.demonstrations import with_demonstrations
 from noback.tasks.encoding import Batch, Encoded, Encoder
 from noback.tasks.label_words import label_word_ids
@@ -226,14 +226,16 @@ def draw_examples(
     spec: TaskSpec, data: str | None, shots: int | None, seed: int, limit: int, *, demonstrations: int | None = None
 ) -> Drawn:
     """Train, validation and test from some data (none: the embedded) by the protocol; demonstrations are of train."""
-    drawn = draw(read_data(_source(data, spec), spec), spec, shots, seed, limit)
+    source = _source(data, spec)
+    drawn = draw(read_data(source, spec), spec, shots, seed, limit)
+    drawn = replace(drawn, notes=(*unused_files(source), *drawn.notes))
     return drawn if demonstrations is None else with_demonstrations(drawn, spec, demonstrations)
 
 
 def read_split(spec: TaskSpec, data: str | None, split: str, limit: int | None) -> tuple[list[Example], list[str]]:
     """One split of some data for evaluation, by the same rules as in training, and what was done to get it."""
-    notes: list[str] = []
-    found = read_data(_source(data, spec), spec)
+    source = _source(data, spec)
+    found, notes = read_data(source, spec), unused_files(source)
     if len(found) == 1 and "train" not in found:  # one file: the split that is asked for
         (examples,) = found.values()
     elif split == "test":
