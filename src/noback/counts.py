@@ -7,12 +7,14 @@ the command line read it without torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 Confusion = Sequence[Sequence[int]]
 
 NEARLY_ALL = 0.95  # a share of one answer from here on is warned of
+_MORE = 0.25  # so is one that is larger by so much than the largest label
+_TELLS_APART = 0.5  # Matthews' correlation from which on answers tell the labels apart
 _NORMAL_95 = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 
 
@@ -92,6 +94,55 @@ def majority(table: Confusion) -> Majority:
     _, answered, there = _by_label(table)
     most = max(answered)
     return Majority(answered.index(most), most / sum(there), max(there) / sum(there))
+
+
+def one_answer_warning(table: Confusion | None, labels: Sequence[str], where: str) -> str | None:
+    """A sentence where the answers are nearly all one label and say little else; None where they are not.
+
+    Where a set is nearly all one label, right answers are too: those that tell the labels apart are not warned of.
+    """
+    if table is None or not is_sound(table) or mcc(table) >= _TELLS_APART:
+        return None
+    most, figures = majority(table), figures_of(table)
+    if most.share < min(most.gold_share + _MORE, NEARLY_ALL):
+        return None
+    name = labels[most.label] if most.label < len(labels) else str(most.label)
+    return (
+        f"the model answers {name!r} to {most.share:.0%} of the {where}, of which {most.gold_share:.0%} is the largest "
+        f"label; counting every label alike: macro F1 {figures['macro_f1']:.3f}, balanced accuracy "
+        f"{figures['balanced_accuracy']:.1%}, MCC {figures['mcc']:.2f}"
+    )
+
+
+def one_answer_score(table: Confusion, metric: str) -> float | None:
+    """What the best of all models that answer one label to everything scores; None where the metric is no count."""
+    judge = _METRICS.get(metric)
+    if judge is None or not is_sound(table):
+        return None
+    there, labels = [sum(row) for row in table], range(len(table))
+    return max(judge([[count * (label == answer) for label in labels] for count in there]) for answer in labels)
+
+
+def is_sound(table: Confusion) -> bool:
+    """Whether a matrix is square and counts an example."""
+    return bool(table) and all(len(row) == len(table) for row in table) and sum(map(sum, table)) > 0
+
+
+def _accuracy(table: Confusion) -> float:
+    hits, _, there = _by_label(table)
+    return sum(hits) / sum(there)
+
+
+def _f1(table: Confusion) -> float:
+    """F1 of the last label that is there: the positive one of a task with two labels."""
+    hits, answered, there = _by_label(table)
+    positive = max(label for label, count in enumerate(there) if count)
+    return 2 * hits[positive] / (answered[positive] + there[positive])
+
+
+_METRICS: dict[str, Callable[[Confusion], float]] = {
+    "accuracy": _accuracy, "f1": _f1, "macro_f1": macro_f1, "balanced_accuracy": balanced_accuracy, "mcc": mcc,
+}  # fmt: skip
 
 
 def _by_label(table: Confusion) -> tuple[list[int], list[int], list[int]]:

@@ -86,6 +86,7 @@ _FORMS: dict[str, Callable[[Any], bool]] = {
     "labels": _list_of(_is_text),
     "evidence": _list_of(_is_text),
     "health": _list_of(_is_text),
+    "warnings": _list_of(_is_text),
     "balance": _table_of(_list_of(_is_count)),
     "overlap": _is_overlap,
     "confusion": _is_confusion,

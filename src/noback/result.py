@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from noback.answers import Answers
+from noback.counts import one_answer_score, one_answer_warning
 from noback.evaluating import answers, score_of, stopping_at
 from noback.health import on_the_way, slope_figures
 from noback.journal import Contents
@@ -49,6 +50,8 @@ class Result:
     mean_abs_slope: float
     min_abs_slope: float
     max_abs_slope: float
+    one_answer_score: float | None  # what one label as the answer to the whole test set scores, by the metric
+    warnings: tuple[str, ...]  # of the best weights' answers to the test set
     verdict: str
     evidence: tuple[str, ...]
     health: tuple[str, ...]  # what was measured on the way; it may differ where a run was interrupted
@@ -91,6 +94,8 @@ def finished(run: Run, contents: Contents, zero_shot: Score, seconds: float) -> 
         weights=run.weights.digest(),
         final_weights=final_weights,
         **slope_figures([slope for record in contents.steps for slope in record.slopes]),
+        one_answer_score=one_answer_score(tested.confusion, run.metric),
+        warnings=tuple(said for said in [one_answer_warning(tested.confusion, run.spec.labels, "test set")] if said),
         verdict=judged.word,
         evidence=judged.evidence,
         health=on_the_way(contents, metrics),

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from noback.counts import one_answer_warning
 from noback.embedded import MODELS
 from noback.health import DOMINATED, ENOUGH_STEPS, SLOPE_UNIT, slope_figures, tie_advice
 from noback.journal import Contents
@@ -312,20 +313,9 @@ def _step_size(course: _Course, contents: Contents) -> list[str]:
 
 def _majority(evaluated: Sequence[Mapping[str, Any]], metrics: Sequence[Mapping[str, Any]]) -> list[str]:
     """A model that answers one label to everything reads as that label's share."""
-    table = evaluated[-1].get("confusion") if evaluated else None
-    if not table:
-        return []
-    answered = [sum(row[index] for row in table) for index in range(len(table))]
-    share = max(answered) / max(sum(answered), 1)
-    gold = max(sum(row) for row in table) / max(sum(answered), 1)
-    if share < min(gold + 0.25, 0.95):
-        return []
     labels = next((line.get("labels") for line in metrics if line.get("kind") == "start"), None)
-    index = answered.index(max(answered))
-    name = labels[index] if labels else str(index)
-    return [
-        f"the model answers {name!r} to {share:.0%} of the validation set, of which {gold:.0%} is the largest label"
-    ]
+    said = one_answer_warning(evaluated[-1].get("confusion"), labels or [], "validation set") if evaluated else None
+    return [said] if said else []
 
 
 def _calibration(metrics: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -63,7 +63,7 @@ def summary(result: Result) -> str:
     said, last = _tested(result)
     measured = f"  measured on the way:\n{_listed(result.health)}" if result.health else ""
     return (
-        f"{said}"
+        f"{said}{''.join(f'  warning: {line}{chr(10)}' for line in result.warnings)}"
         f"  verdict: {result.verdict}\n{_listed(result.evidence)}{measured}"
         f"  best validation at step {result.best_step} of {result.steps}; the last step's weights: {last}\n"
         f"  {result.forwards:,} forwards in {result.seconds:.0f} s; the journal has {result.journal_bytes:,} bytes\n"
@@ -82,7 +82,9 @@ def _tested(result: Result) -> tuple[str, str]:
     if result.zero_shot is None or result.best is None or result.final is None:
         return f"{result.task}: mean test {result.metric} {scores}\n", f"{result.final_score:.3f}"
     change = (result.best - result.zero_shot) * 100
-    own = "" if result.metric in ("accuracy", "loss") else f"  {result.metric} {scores}\n"
+    alone = result.one_answer_score
+    beside = "" if alone is None else f"; one label as the answer to everything gives {alone:.3f}"
+    own = "" if result.metric in ("accuracy", "loss") else f"  {result.metric} {scores}{beside}\n"
     calibrated = "" if result.calibrated is None else f"  calibrated, zero-shot: {result.calibrated:.1%}\n"
     accuracy = f"test accuracy {result.zero_shot:.1%} before, {result.best:.1%} after ({change:+.1f} points)"
     return f"{result.task}: {accuracy}\n{own}{calibrated}", f"{result.final:.1%}"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from noback.counts import Interval, wilson
+from noback.counts import Interval, one_answer_score, wilson
 from noback.json_text import number_in
+from noback.reporting.answers import confusion_in
 from noback.reporting.blocks import Cell, Chart, Stat, Table
 from noback.reporting.drawing import colour, drawn, group, literal, name_axis, name_height, percent_axis
-from noback.reporting.formats import NOTHING, figure_in, percent
+from noback.reporting.formats import NOTHING, figure, figure_in, percent, short
 from noback.reporting.reading import ReadRun
 
 BEFORE, BEST, LAST = "before", "best", "last"
@@ -80,7 +81,8 @@ def stats_of(found: Sequence[Accuracy]) -> tuple[Stat, ...]:
 def table_of(found: Sequence[Accuracy], metric: str) -> Table:
     """The accuracies with what else is known of the test set."""
     head = ["weights", "step", "accuracy", "95% interval", "cross-entropy (nats)", "objective", "examples"]
-    with_score = metric not in ("", "accuracy")
+    with_score = metric not in ("", "accuracy", "loss")
+    others = [metric, f"{metric} of one answer to all"] if with_score else []
     rows = []
     for one in found:
         cells = [
@@ -88,8 +90,15 @@ def table_of(found: Sequence[Accuracy], metric: str) -> Table:
             Cell(interval_text(one), numeric=True), figure_in(one.line, "loss", name=f"loss-{one.name}"),
             figure_in(one.line, "objective", name=f"objective-{one.name}"), figure_in(one.line, "examples"),
         ]  # fmt: skip
-        rows.append((*cells, figure_in(one.line, "score", name=f"score-{one.name}")) if with_score else tuple(cells))
-    return Table((*head, metric) if with_score else tuple(head), tuple(rows), first_is_head=True)
+        scores = [figure_in(one.line, "score", name=f"score-{one.name}"), figure(_one_answer(one.line, metric), short)]
+        rows.append((*cells, *scores) if with_score else tuple(cells))
+    return Table((*head, *others), tuple(rows), first_is_head=True)
+
+
+def _one_answer(line: Mapping[str, object], metric: str) -> float | None:
+    """What one label as the answer to the whole set scores."""
+    table = confusion_in(line)
+    return one_answer_score(table, metric) if table else None
 
 
 def points_trace(found: Sequence[Accuracy], places: Sequence[float], index: int, name: str) -> go.Scatter:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from noback.counts import one_answer_warning
 from noback.reporting.blocks import Cell, Note, Table
 from noback.reporting.formats import figure, figure_in, percent, short
 from noback.reporting.reading import ReadRun
-
-NEARLY_ALL = 0.95  # a share of one answer from here on is warned of
 
 _BEFORE = "test, before"
 
@@ -25,9 +24,10 @@ class Majority:
     label: str
     share: float
     gold_share: float
+    warning: str | None  # where nearly every answer is that one
 
 
-def confusion_in(line: dict[str, Any]) -> Confusion | None:
+def confusion_in(line: Mapping[str, Any]) -> Confusion | None:
     """A line's confusion matrix, if it has a sound one."""
     table = line.get("confusion")
     if not isinstance(table, list) or not table:
@@ -71,7 +71,8 @@ def majorities(run: ReadRun) -> list[Majority]:
             answered = [sum(row[index] for row in table) for index in range(len(table))]
             most = max(answered)
             label = named(run.labels, answered.index(most))
-            found.append(Majority(where, label, most / total, max(map(sum, table)) / total))
+            said = one_answer_warning(table, run.labels, f"set ({where})")
+            found.append(Majority(where, label, most / total, max(map(sum, table)) / total, said))
     return found
 
 
@@ -90,13 +91,8 @@ def majority_table(found: Iterable[Majority]) -> Table:
 
 def majority_warnings(found: Iterable[Majority]) -> tuple[Note, ...]:
     """A plain warning where tuned weights answer one label to nearly everything."""
-    one_sided = [one for one in found if one.share >= NEARLY_ALL and one.where != _BEFORE]
-    said = "; ".join(
-        f"{one.where}: {one.label!r} to {one.share:.0%}, where the largest label is {one.gold_share:.0%}"
-        for one in one_sided
-    )
-    text = f"The model answers one label to nearly everything, whatever the text says ({said})."
-    return (Note(text, warns=True),) if one_sided else ()
+    said = ". ".join(one.warning for one in found if one.warning and one.where != _BEFORE)
+    return (Note(f"The model answers one label to nearly everything: {said}.", warns=True),) if said else ()
 
 
 def mistakes_table(run: ReadRun) -> Table | None:

@@ -119,9 +119,13 @@ def _accuracy(run: ReadRun) -> Section:
     found = accuracies(run)
     if not found:
         return Section("Test accuracy", ())
-    metric = str(run.header.get("task", {}).get("metric", ""))
-    blocks = (Stats(stats_of(found)), Charts((chart_of(found),)), table_of(found, metric))
+    blocks = (Stats(stats_of(found)), Charts((chart_of(found),)), table_of(found, _metric(run)))
     return Section("Test accuracy", blocks, in_summary=True)
+
+
+def _metric(run: ReadRun) -> str:
+    """By what the run's scores are: the metric that was asked for, or the task's own."""
+    return str(run.option("metric") or run.header.get("task", {}).get("metric", ""))
 
 
 def _curves(run: ReadRun) -> Section:
@@ -155,8 +159,7 @@ def _short(run: ReadRun, flags: Flags) -> Section:
     setup = setup_section(run, flags)
     said = [block for block in _verdict(run).blocks if not isinstance(block, Judgement)]
     found = accuracies(run)
-    metric = str(run.header.get("task", {}).get("metric", ""))
-    table = (table_of(found, metric),) if found else ()
+    table = (table_of(found, _metric(run)),) if found else ()
     blocks = (
         Note(state_sentence(run)), *said, _judgement(run), *majority_warnings(majorities(run)),
         *table, *(block for block in setup.blocks if not isinstance(block, Table)),
