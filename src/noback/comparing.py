@@ -1,4 +1,4 @@
-"""The comparison: one task under several objectives, with the same data, seeds and budget."""
+"""The comparison: one task under several objectives, with the same data, seeds and number of forwards."""
 
 from __future__ import annotations
 
@@ -72,6 +72,27 @@ def objective_title(config: RunConfig) -> str:
     return f"{place} {words.get(kind, kind)}{with_adapter}"
 
 
+def what_is_tuned(adapter: AnyAdapter) -> str:
+    """What an adapter tunes, in a word or two."""
+    if adapter.head_seed is not None:
+        return "fresh head alone" if getattr(adapter, "alone", False) else "all weights, fresh head"
+    chosen = getattr(adapter, "tune", None)
+    return adapter.kind if chosen is None else f"{chosen} weights" if chosen == "all" else f"weights: {chosen}"
+
+
+def _tuned_note(config: RunConfig, plan: Sequence[Compared]) -> str:
+    """What to bear in mind where some rows tune the given adapter and others a head with the model's own weights."""
+    heads = [one for one in plan if one.config.adapter.head_seed is not None]
+    if not heads or len(heads) == len(plan) or config.adapter.tunes_base:
+        return ""
+    kind = config.adapter.kind
+    return (
+        "rows share data, seeds and the number of forwards, not what is tuned: a fresh head has no place under "
+        f"adapter {kind!r}, so its rows tune {what_is_tuned(heads[0].config.adapter)}; for rows that tune alike, "
+        "compare with --adapter full, or without head/ objectives"
+    )
+
+
 def compare(
     config: RunConfig,
     objectives: Sequence[str] = COMPARED,
@@ -96,7 +117,8 @@ def compare(
         "finished": False,
         "rows": [],
     }
-    _plan(table, trust=True, where="")  # refuses what cannot be compared before anything is made
+    # Refuses what cannot be compared before anything is made.
+    table["tuned_note"] = _tuned_note(config, _plan(table, trust=True, where=""))
     folder = Path(out) if out is not None else next_folder(Path("runs"), f"{Path(config.task).stem}-compare")
     if folder.exists():
         raise InputError(f"folder {str(folder)!r} exists; choose another with --out, or go on: noback resume {folder}")
@@ -195,6 +217,10 @@ def _row(folder: Path, one: Compared, result: Result | None) -> dict[str, Any]:
     return {
         "objective": one.title,
         "name": one.name,
+        "adapter": one.config.adapter.kind,
+        "tuned": what_is_tuned(one.config.adapter),
+        "tuned_weights": next((line.get("tuned") for line in metrics if line.get("kind") == "start"), None),
+        "lr": one.config.lr,
         "eps": one.config.eps,
         **slope_figures([slope for record in steps for slope in record.slopes]),
         "first_loss": evaluated[0].get("objective"),

@@ -9,8 +9,9 @@ from noback.cli.commands import add_json, add_log_to, aligned, listed, say, stop
 
 HELP = "train one task under several objectives and show which of them give a signal"
 DESCRIPTION = """
-Train one task under several objectives, with the same data, seeds and budget, and show which of them give a signal:
-the share of slopes that are exactly zero, the mean size of all slopes (zeros count), and the accuracy before and after.
+Train one task under several objectives, with the same data, seeds and number of forwards, and show which of them give
+a signal: the share of slopes that are exactly zero, the mean size of all slopes (zeros count), and the accuracy before
+and after. Each row says what it tunes: a fresh head has no place under LoRA or a prefix, and is tuned with all weights.
 
   noback compare --steps 150                                         the embedded task: about six minutes
   noback compare --task sst2 --data DIR --shots 512 --steps 500 --lr 1e-5
@@ -55,14 +56,15 @@ def run(arguments: argparse.Namespace) -> None:
 def text(table: dict[str, Any]) -> str:
     """The comparison as people read it."""
     heads = (
-        "objective", "eps", "zero slopes", "mean |slope| of all", "smallest", "largest", "loss first", "last",
-        "accuracy before", "after", "forwards", "seconds", "verdict",
+        "objective", "tuned", "weights tuned", "lr", "eps", "zero slopes", "mean |slope| of all", "smallest", "largest",
+        "loss first", "last", "accuracy before", "after", "forwards", "seconds", "verdict",
     )  # fmt: skip
     rows = [
         (
-            row["objective"], f"{row['eps']:g}", f"{row['zero_slope_share']:.1%}", f"{row['mean_abs_slope']:.3g}",
-            f"{row['min_abs_slope']:.2g}", f"{row['max_abs_slope']:.3g}", _or_dash(row["first_loss"], ".3f"),
-            _or_dash(row["last_loss"], ".3f"), _or_dash(row["before"], ".1%"), _or_dash(row["after"], ".1%"),
+            row["objective"], row.get("tuned", "-"), _or_dash(row.get("tuned_weights"), ","),
+            _or_dash(row.get("lr"), "g"), f"{row['eps']:g}", f"{row['zero_slope_share']:.1%}",
+            f"{row['mean_abs_slope']:.3g}", f"{row['min_abs_slope']:.2g}", f"{row['max_abs_slope']:.3g}",
+            _or_dash(row["first_loss"], ".3f"), _or_dash(row["last_loss"], ".3f"), _or_dash(row["before"], ".1%"), _or_dash(row["after"], ".1%"),
             f"{row['forwards']:,}", f"{row['seconds']:.0f}", row["verdict"],
         )
         for row in table["rows"]
@@ -73,6 +75,7 @@ def text(table: dict[str, Any]) -> str:
             f"{table['task']}: {table['steps']} steps of {table['batch']} examples each; "
             f"accuracy on {examples} test examples, each label equally often",
             *aligned(heads, rows),
+            *([table["tuned_note"]] if table.get("tuned_note") else []),
             f"saved in {table['folder']}; see it with: noback report {table['folder']}",
         ]
     )

@@ -29,8 +29,10 @@ def comparison_page(table: FolderTable, runs: Sequence[ReadRun]) -> Page:
     placed = {index: by_name[_name(row)] for index, row in enumerate(rows) if _name(row) in by_name}
     titled = {index: dataclasses.replace(run, name=_title(rows[index])) for index, run in placed.items()}
     charts = (*_charts(rows, slope_title(titled)), *curves(titled))
+    tuned = str(table.values.get("tuned_note") or "")
+    said = (Note(f"{tuned[0].upper()}{tuned[1:]}."),) if tuned else ()
     sections = [
-        Section("Side by side", (*(note if unfinished else ()), _table(rows)), in_summary=True),
+        Section("Side by side", (*(note if unfinished else ()), *said, _table(rows)), in_summary=True),
         Section("Charts", (Charts(charts, tuple(map(_title, rows))),) if charts else ()),
     ]
     count = f"{len(rows)} runs" if len(rows) != 1 else "1 run"
@@ -40,15 +42,18 @@ def comparison_page(table: FolderTable, runs: Sequence[ReadRun]) -> Page:
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:
     head = (
-        "objective", "verdict", "eps", "zero slopes", "mean size of all slopes", "before (95% interval)", "after, last",
-        "after, best", "time", "forwards", "first loss", "last loss", "smallest to largest slope",
+        "objective", "verdict", "tuned", "weights tuned", "lr", "eps", "zero slopes", "mean size of all slopes",
+        "before (95% interval)", "after, last", "after, best", "time", "forwards", "first loss",
+        "last loss", "smallest to largest slope",
     )  # fmt: skip
     return Table(head, tuple(_row(row, _name(row)) for row in rows), first_is_head=True)
 
 
 def _row(row: dict[str, Any], name: str) -> tuple[Cell, ...]:
     return (
-        Cell(_title(row)), Cell(str(row.get("verdict", ""))), figure_in(row, "eps", plain),
+        Cell(_title(row)), Cell(str(row.get("verdict", ""))), Cell(str(row.get("tuned") or NOTHING)),
+        figure_in(row, "tuned_weights", name=f"{name}-tuned-weights"), figure_in(row, "lr", plain),
+        figure_in(row, "eps", plain),
         figure_in(row, "zero_slope_share", percent, f"{name}-zero-slopes"),
         figure_in(row, "mean_abs_slope", short, f"{name}-mean-slope"), _accuracy(row, "before", f"{name}-before"),
         _accuracy(row, "after", f"{name}-after"), _accuracy(row, "best", f"{name}-best"),
