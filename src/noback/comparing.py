@@ -88,7 +88,7 @@ def _tuned_note(config: RunConfig, plan: Sequence[Compared]) -> str:
     kind = config.adapter.kind
     return (
         "rows share data, seeds and the number of forwards, not what is tuned: a fresh head has no place under "
-        f"adapter {kind!r}, so its rows tune {what_is_tuned(heads[0].config.adapter)}; for rows that tune alike, "
+        f"adapter {kind!r}, so its rows tune all weights of the model with it; for rows that tune alike, "
         "compare with --adapter full, or without head/ objectives"
     )
 

@@ -64,7 +64,8 @@ def text(table: dict[str, Any]) -> str:
             row["objective"], row.get("tuned", "-"), _or_dash(row.get("tuned_weights"), ","),
             _or_dash(row.get("lr"), "g"), f"{row['eps']:g}", f"{row['zero_slope_share']:.1%}",
             f"{row['mean_abs_slope']:.3g}", f"{row['min_abs_slope']:.2g}", f"{row['max_abs_slope']:.3g}",
-            _or_dash(row["first_loss"], ".3f"), _or_dash(row["last_loss"], ".3f"), _or_dash(row["before"], ".1%"), _or_dash(row["after"], ".1%"),
+            _or_dash(row["first_loss"], ".3f"), _or_dash(row["last_loss"], ".3f"),
+            _or_dash(row["before"], ".1%"), _or_dash(row["after"], ".1%"),
             f"{row['forwards']:,}", f"{row['seconds']:.0f}", row["verdict"],
         )
         for row in table["rows"]
