@@ -21,6 +21,8 @@ OTHER = {
     "task": "sst2",
     "data": 'C:\\data\\"mine".csv',
     "columns": "text,stars",
+    "template": '{text} It\'s "{mask}".\nSo: \\n',
+    "words": '1=great,"a, b"=bad',
     "shots": 16,
     "demonstrations": 3,
     "data_seed": 21,

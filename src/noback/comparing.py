@@ -23,7 +23,6 @@ from noback.objectives import TEXTS, refuse_code
 from noback.options import build, one_of
 from noback.result import Result
 from noback.run import drawn_data, versions
-from noback.tasks import spec_for
 from noback.training import Interrupted, resume, train, with_whole_paths
 from noback.verdict import DIVERGING, evaluations
 from noback.watching import Silent, Watcher
@@ -107,7 +106,7 @@ def compare(
     measured: list[float | None] = [*eps] or [config.estimator.eps]
     table = {
         "kind": "comparison",
-        "task": config.task,
+        "task": config.task_name,
         "config": dataclasses.replace(config, test_limit=_balanced_size(config)).given(),
         "objectives": list(objectives),
         "eps": measured,
@@ -119,7 +118,7 @@ def compare(
     }
     # Refuses what cannot be compared before anything is made.
     table["tuned_note"] = _tuned_note(config, _plan(table, trust=True, where=""))
-    folder = Path(out) if out is not None else next_folder(Path("runs"), f"{Path(config.task).stem}-compare")
+    folder = Path(out) if out is not None else next_folder(Path("runs"), f"{Path(config.task_name).stem}-compare")
     if folder.exists():
         raise InputError(f"folder {str(folder)!r} exists; choose another with --out, or go on: noback resume {folder}")
     try:
@@ -177,7 +176,7 @@ def read_comparison(folder: Path) -> dict[str, Any]:
 
 def _plan(table: dict[str, Any], *, trust: bool, where: str) -> list[Compared]:
     config = config_of(table["config"])
-    spec = spec_for(config.task, config.columns)
+    spec = config.spec()
     plan = []
     for name in table["objectives"]:
         for eps in table["eps"]:

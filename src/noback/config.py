@@ -24,6 +24,7 @@ from noback.json_text import json_text
 from noback.objectives import SELECTING, AnyObjective, CrossEntropy
 from noback.options import build, check_seed, one_of, option, whole
 from noback.rules import AnyRule, Sgd
+from noback.tasks import TaskSpec, check_line, own_name, spec_for, words_text
 from noback.usual import usual_eps, usual_lr
 from noback.values import MOST_STEPS
 from noback.weights import DTYPES
@@ -40,6 +41,13 @@ class RunConfig:
     task: str = option("reviews", "a task of `noback tasks`, or the path of one's own .toml")
     data: str | None = option(None, "a data file, a folder of split files, or hf:NAME; none: the embedded data")
     columns: str | None = option(None, "the data's columns, sentences first and the label last: text,stars")
+    template: str | None = option(
+        None,
+        'in place of the task\'s: "{text} It was {mask}.", columns in braces; without a mask: for causal models',
+    )
+    words: str | Mapping[str, str] | None = option(
+        None, 'in place of the task\'s: the word of each label in the data: "0=terrible,1=great"'
+    )
     shots: int | None = option(None, "training examples per label (k); none: all of them")
     demonstrations: int | None = option(
         None, "causal tasks: examples of train, with their answers, before every prompt; none: no example"
@@ -80,6 +88,10 @@ class RunConfig:
         one_of("dtype", self.dtype, DTYPES)
         if self.device is not None and not re.fullmatch(r"cpu|cuda(:[0-9]{1,4})?", self.device):
             raise InputError(f"device is {shown(self.device)}; expected cpu, cuda or cuda:N")
+        if self.template is not None:
+            check_line("template", self.template)
+        if self.words is not None:  # one form for files, digests and commands: a table's order would be lost in some
+            object.__setattr__(self, "words", words_text(self.words))
         if self.metric is not None:
             one_of("metric", self.metric, SELECTING)
         if self.quantise is not None:
@@ -87,6 +99,15 @@ class RunConfig:
         largest = None if self.adapt_ties is None else self.adapt_ties.largest
         if largest is not None and self.estimator.eps is not None and largest < self.estimator.eps:
             raise InputError(f"adapt_ties.largest is {largest!r}; expected eps, {self.estimator.eps!r}, or more")
+
+    def spec(self) -> TaskSpec:
+        """The task that the options describe."""
+        return spec_for(self.task, self.columns, self.template, self.words, self.data)
+
+    @property
+    def task_name(self) -> str:
+        """What the task is called: as it was named, or as the data where template and words are one's own."""
+        return own_name(self.task, self.data, self.template, self.words) or self.task
 
     def settled(self) -> RunConfig:
         """With eps, lr, the noise and the bound of eps spelled out where they were left to the usual ones."""

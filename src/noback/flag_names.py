@@ -4,7 +4,8 @@ from __future__ import annotations
 
 # flag -> where it stands in the configuration; options of a kind that stand nowhere here get a flag in `flags.py`
 FLAGS = {
-    "--model": "model", "--task": "task", "--data": "data", "--columns": "columns", "--shots": "shots",
+    "--model": "model", "--task": "task", "--data": "data", "--columns": "columns",
+    "--template": "template", "--words": "words", "--shots": "shots",
     "--demonstrations": "demonstrations",
     "--data-seed": "data_seed", "--test-limit": "test_limit", "--steps": "steps", "--batch": "batch",
     "--adapter": "adapter", "--objective": "objective", "--metric": "metric",

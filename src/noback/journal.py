@@ -138,6 +138,14 @@ class Contents:
         return f"{taken} and no seal: the run has not ended, or the file's end was cut off"
 
 
+def _ordered(header: Mapping[str, Any]) -> dict[str, Any]:
+    """A header with its keys sorted, except within the task's entries: the order of its words is that of the logits."""
+    table: dict[str, Any] = json.loads(json.dumps(header, sort_keys=True))
+    if isinstance(task := header.get("task"), Mapping):
+        table["task"] = {key: task[key] for key in sorted(task)}
+    return table
+
+
 class Journal:
     """A journal to write to; a record is on the disk when `append` returns."""
 
@@ -147,7 +155,7 @@ class Journal:
     @classmethod
     def create(cls, path: Path, header: Mapping[str, Any]) -> Journal:
         """A new journal; the header says how many slopes (`directions`) and which `figures` a record holds."""
-        text = json.dumps({**header, "format": FORMAT}, sort_keys=True).encode()
+        text = json.dumps(_ordered({**header, "format": FORMAT})).encode()
         body = _CHAINED + struct.pack("<I", len(text)) + text
         temporary = path.with_name(path.name + ".new")
         with _Saying(path):

@@ -27,7 +27,6 @@ from noback.measuring import outputs
 from noback.objectives import TEXTS
 from noback.options import positive
 from noback.run import Run, drawn_data, versions
-from noback.tasks import spec_for
 from noback.training import Interrupted, with_whole_paths
 from noback.values import UNPERTURBED, Move, Term, direction_seeds
 from noback.watching import Silent, Watcher
@@ -74,10 +73,10 @@ def measure_eps(
     if len(set(eps)) < len(eps):
         raise InputError(f"eps {', '.join(f'{value:g}' for value in eps)} names one twice; expected each once")
     ladder = sorted({*eps, reference})
-    folder = Path(out) if out is not None else next_folder(Path("runs"), f"{Path(config.task).stem}-epsilon")
+    folder = Path(out) if out is not None else next_folder(Path("runs"), f"{Path(config.task_name).stem}-epsilon")
     if folder.exists():
         raise InputError(f"folder {str(folder)!r} exists; choose another with --out")
-    spec = spec_for(config.task, config.columns)
+    spec = config.spec()
     configs = [fitted(objective_config(config, name), spec) for name in objectives]
     if not configs or len({objective_title(one) for one in configs}) < len(configs):
         raise InputError("the objectives name one twice, or none; expected each once")
@@ -114,7 +113,7 @@ def _table(
     forwards = models * (-(-directions // config.estimator.directions) + 2 * directions * len(measured))
     return {
         "kind": "epsilon",
-        "task": config.task,
+        "task": config.task_name,
         "config": config.table(),
         "versions": versions(),
         "reference": reference,

@@ -122,7 +122,10 @@ def _convert(hint: Any, value: Any, name: str) -> Any:
     kinds = option_kinds(hint)
     if kinds:
         return _convert_table(kinds, value, name)
-    hint = next(part for part in accepted if part is not type(None))
+    plain = [typing.get_origin(part) or part for part in accepted if part is not type(None)]
+    if Mapping in plain and isinstance(value, Mapping):
+        return dict(value)
+    hint = plain[0]
     if hint is float and isinstance(value, int) and not isinstance(value, bool) and _is_number(value):
         return float(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):

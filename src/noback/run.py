@@ -13,14 +13,23 @@ from noback.adapters import base_tensors, model_limit, refuse_quantised
 from noback.answers import fitted
 from noback.config import RunConfig, config_of, read_config
 from noback.distributed import World, check_divide
-from noback.engines import DataParallel, Engine, Opened, chosen_device, identity_of, open_classifier, open_model
-from noback.errors import InputError, NobackError
+from noback.engines import (
+    DataParallel,
+    Engine,
+    Opened,
+    WrongKind,
+    chosen_device,
+    identity_of,
+    open_classifier,
+    open_model,
+)
+from noback.errors import InputError, NobackError, shown
 from noback.files import is_regular
 from noback.folder import RunFolder
 from noback.header import check_run
 from noback.journal import read_header
 from noback.objectives import TEXTS
-from noback.tasks import Batch, Drawn, Task, TaskSpec, draw_examples, spec_for
+from noback.tasks import Batch, Drawn, Task, TaskSpec, draw_examples
 from noback.tensor_bytes import digest, rounded_start
 from noback.watching import Silent, Watcher
 from noback.weights import Weights
@@ -42,7 +51,7 @@ class Run:
         `world`: the ranks that share the scoring; none: this process alone.
         """
         self.world = world or World()
-        self.spec = spec or spec_for(config.task, config.columns)
+        self.spec = spec or config.spec()
         self.config = config = fitted(config.settled(), self.spec)
         self.watcher = watcher or Silent()
         self._folder = folder
@@ -131,7 +140,10 @@ class Run:
             refuse_quantised(config.adapter.kind)
         if seed is None:
             causal = self.spec.is_causal
-            return open_model(config.model, config.dtype, self.device, causal=causal, quantise=config.quantise)
+            try:
+                return open_model(config.model, config.dtype, self.device, causal=causal, quantise=config.quantise)
+            except WrongKind as error:
+                raise InputError(_other_template(config)) if config.template is not None else error from None
         if self.spec.is_causal:
             raise InputError(
                 f"adapter 'head' is for masked models and task {self.spec.name!r} is for causal ones; "
@@ -148,9 +160,22 @@ class Run:
         return self.task.batch(step, config.batch, config.seed, answer_only=config.objective.answer_only)
 
 
+def _other_template(config: RunConfig) -> str:
+    """What to do where a template is for models of the other kind."""
+    if config.spec().is_causal:
+        return (
+            f"template {shown(config.template)} has no mask and model {config.model!r} is a masked LM; write {{mask}} "
+            "where the label word goes, or choose a causal model such as mini-causal"
+        )
+    return (
+        f"template {shown(config.template)} has a mask and model {config.model!r} is a causal LM, which writes the "
+        "label word next; end the template before the mask, or choose a masked model such as mini"
+    )
+
+
 def drawn_data(config: RunConfig, spec: TaskSpec | None = None) -> Drawn:
     """The three sets that a configuration describes; `spec`: the task as a journal has it, in place of its file."""
-    spec = spec or spec_for(config.task, config.columns)
+    spec = spec or config.spec()
     return draw_examples(
         spec, config.data, config.shots, config.data_seed, config.test_limit, demonstrations=config.demonstrations
     )

@@ -65,7 +65,7 @@ def train(
     `divide`: what the ranks of a run under torchrun share: examples, points or both. Rank 0's folder is the run's.
     """
     config = with_whole_paths(config)
-    folder = RunFolder(out if out is not None else next_folder(Path("runs"), Path(config.task).stem))
+    folder = RunFolder(out if out is not None else next_folder(Path("runs"), Path(config.task_name).stem))
     config.objective.check()
     drawn = drawn_data(config)  # before the model is opened: what is wrong with the data shows at once
     forget_peak()

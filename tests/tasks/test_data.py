@@ -168,6 +168,24 @@ def test_an_unknown_label_is_named_with_its_line(tmp_path, reviews_spec):
     assert f"line 3 of '{file}' has the label '2'" in refusal(file, reviews_spec)
 
 
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (["0", "1", "2", "10", "1"], '--words "0=terrible,1=great,2=...,10=..."'),
+        (["pos", "neg", "pos"], '--words "neg=...,pos=..."'),
+        (["a, b", "0"], """--words '0=terrible,"a, b"=...'"""),
+    ],
+)
+def test_a_label_without_a_word_comes_with_the_words_to_give(labels, words, tmp_path, reviews_spec):
+    file = write_rows(tmp_path / "d.jsonl", [{"sentence": "a film", "label": label} for label in labels])
+    assert f"; train with a word for each label of the data: {words}" in refusal(file, reviews_spec)
+
+
+def test_a_column_of_many_values_is_doubted_to_be_the_label(tmp_path, reviews_spec):
+    file = write_rows(tmp_path / "d.jsonl", [{"sentence": "a film", "label": f"text {n}"} for n in range(40)])
+    assert "its column 'label' holds 40 different values" in refusal(file, reviews_spec)
+
+
 def test_an_unknown_label_comes_with_the_labels_of_the_task(tmp_path, reviews_spec):
     file = write(tmp_path / "a.csv", "sentence,label\ndull,negative\n")
     assert "not in task 'small' (its labels: 0, 1)" in refusal(file, reviews_spec)

@@ -21,7 +21,8 @@ Fine-tune a masked or causal language model on a task, with forward passes only.
   noback train                                      the embedded model on the embedded task: two to four minutes
   noback train --task sst2 --data DIR --shots 16    a folder with train and dev (or test) files
   noback train --model mini-causal --task reviews-causal        a causal model: the label word comes next
-  noback train --task mine.toml --data mine.csv     your own template, label words and data
+  noback train --data my.csv --template "{text} It was {mask}." --words "0=terrible,1=great"        your own labels
+  noback train --task mine.toml --data mine.csv     the same from a file; `noback tasks new --data my.csv` writes one
 
 The run's folder (--out) holds run.toml, the journal (a few kilobytes: with the base model, the whole fine-tune),
 metrics.jsonl and snapshots. Ctrl-C loses nothing: `noback resume RUN` goes on.

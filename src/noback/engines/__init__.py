@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from noback.engines.identity import check_identity, identity_of
     from noback.engines.loading import (
         Opened,
+        WrongKind,
         chosen_device,
         is_causal,
         keep_freed_memory,
         open_classifier,
         open_model,
+        open_tokenizer,
     )
     from noback.engines.local import Local
     from noback.engines.options import AnyEngine, LocalEngine
@@ -31,8 +33,8 @@ _FILES = {
     "Engine": "engine",
     **dict.fromkeys(("Writing", "generate"), "generation"),
     **dict.fromkeys(("check_identity", "identity_of"), "identity"),
-    **dict.fromkeys(("Opened", "chosen_device", "is_causal", "keep_freed_memory"), "loading"),
-    **dict.fromkeys(("open_classifier", "open_model"), "loading"),
+    **dict.fromkeys(("Opened", "WrongKind", "chosen_device", "is_causal", "keep_freed_memory"), "loading"),
+    **dict.fromkeys(("open_classifier", "open_model", "open_tokenizer"), "loading"),
     **dict.fromkeys(("AnyEngine", "LocalEngine"), "options"),
     **dict.fromkeys(("Perturbed", "TensorNames", "materialised"), "perturbed"),
     **dict.fromkeys(("by_example", "check_numbers", "readout_for", "readout_of"), "readout"),
@@ -43,9 +45,9 @@ _FILES = {
 
 __all__ = [
     "AnyEngine", "DataParallel", "Engine", "Local", "LocalEngine", "Opened", "Perturbed", "Reference", "Tally",
-    "TensorNames", "Writing", "by_example", "check_identity", "check_numbers", "chosen_device", "generate",
-    "identity_of", "is_causal", "keep_freed_memory", "materialised", "open_classifier", "open_model", "readout_for",
-    "readout_of",
+    "TensorNames", "WrongKind", "Writing", "by_example", "check_identity", "check_numbers", "chosen_device", "generate",
+    "identity_of", "is_causal", "keep_freed_memory", "materialised", "open_classifier", "open_model", "open_tokenizer",
+    "readout_for", "readout_of",
 ]  # fmt: skip
 
 

@@ -25,6 +25,10 @@ _CPU = torch.device("cpu")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
+class WrongKind(InputError):
+    """A masked model for a causal task, or the reverse."""
+
+
 class Opened(NamedTuple):
     """A model in evaluation mode, its tokenizer, and where they come from."""
 
@@ -112,7 +116,7 @@ def _check_kind(name: str, config: Any, wanted: str) -> None:
     kinds, named = _kinds(config), " ".join(config.architectures or ())
     found = kinds[0] if len(kinds) == 1 else wanted
     if found != wanted:
-        raise InputError(
+        raise WrongKind(
             f"model {name!r} is a {found} LM ({named or type(config).__name__}) and the task is for {wanted} ones; "
             f"choose a task for {found} models (noback tasks) or a {wanted} model such as "
             f"{'mini-causal' if wanted == 'causal' else 'mini'}"
@@ -213,6 +217,12 @@ def _open_tokenizer(name: str, path: str, options: dict[str, Any]) -> Any:
     if not isinstance(tokenizer, transformers.PreTrainedTokenizerBase):
         raise InputError(f"the tokenizer of model {name!r} is a {type(tokenizer).__name__}; expected one of one text")
     return tokenizer
+
+
+def open_tokenizer(name: str) -> Any:
+    """A model's tokenizer alone."""
+    path, options, _ = _located(name)
+    return _open_tokenizer(name, path, options)
 
 
 def _located(name: str) -> tuple[str, dict[str, Any], dict[str, Any]]:

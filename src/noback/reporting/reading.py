@@ -46,6 +46,13 @@ class ReadRun:
         return value
 
     @property
+    def task(self) -> Any:
+        """The task as it was named; where template and words were given besides, by the name that the journal has."""
+        own = self.option("template") is not None and self.option("words") is not None
+        recorded = self.header.get("task")
+        return recorded.get("name") if own and isinstance(recorded, dict) else self.option("task")
+
+    @property
     def has_reward(self) -> bool:
         """Whether a reward judges what the model writes."""
         return bool(self.option("objective.kind") == "reward")

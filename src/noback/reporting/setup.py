@@ -12,13 +12,14 @@ from noback.reporting.formats import NOTHING, duration, figure, figure_in, memor
 from noback.reporting.reading import EMPTY, FINISHED, GOING, ReadRun
 
 _OPTIONS = (
-    ("model", "model"), ("task", "task"), ("data", "data"), ("columns", "columns"), ("shots per label", "shots"),
+    ("model", "model"), ("task", "task"), ("data", "data"), ("columns", "columns"),
+    ("template", "template"), ("label words", "words"), ("shots per label", "shots"),
     ("objective", "objective"), ("adapter", "adapter"), ("steps", "steps"), ("batch", "batch"),
     ("estimator", "estimator"), ("rule", "rule"), ("noise", "noise"), ("engine", "engine"),
     ("type of the weights", "dtype"), ("seed", "seed"), ("seed of the data", "data_seed"),
 )  # fmt: skip
 _LEAD = (
-    ("task", "task"), ("model", "model"), ("objective", "objective.kind"), ("adapter", "adapter.kind"),
+    ("model", "model"), ("objective", "objective.kind"), ("adapter", "adapter.kind"),
     ("estimator", "estimator.kind"), ("rule", "rule.kind"),
 )  # fmt: skip
 
@@ -53,13 +54,14 @@ def state_sentence(run: ReadRun) -> str:
 
 def lead(run: ReadRun) -> str:
     """What was run, in one line."""
-    named = [(name, run.option(path)) for name, path in _LEAD]
+    named = [("task", run.task), *((name, run.option(path)) for name, path in _LEAD)]
     return " · ".join(f"{name} {value}" for name, value in named if value is not None)
 
 
 def setup_section(run: ReadRun, flags: Mapping[str, str], level: int = 2) -> Section:
     """The options, the versions and the command."""
-    options = [(title, option_text(value)) for title, path in _OPTIONS if (value := run.option(path)) is not None]
+    values = [(title, run.task if path == "task" else run.option(path)) for title, path in _OPTIONS]
+    options = [(title, option_text(value)) for title, value in values if value is not None]
     if run.option("data") is None:
         options.insert(2, ("data", "embedded in noback"))
     facts = options + _facts(run)

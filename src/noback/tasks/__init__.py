@@ -2,6 +2,8 @@
 
 from noback.tasks.data import Example, unlabelled
 from noback.tasks.encoding import Batch, Candidates
+from noback.tasks.one_line import check_line, words_text
+from noback.tasks.own import own_name
 from noback.tasks.rows import ENDINGS, Row, ending_of
 from noback.tasks.sampling import Drawn
 from noback.tasks.spec import TaskSpec, load_spec, spec_of, task_names
@@ -19,11 +21,13 @@ __all__ = [
     "Task",
     "TaskSpec",
     "check_data",
+    "check_line",
     "draw_examples",
     "ending_of",
     "is_data_file",
     "lines_of",
     "load_spec",
+    "own_name",
     "read_split",
     "rows_from",
     "spec_for",
@@ -32,4 +36,5 @@ __all__ = [
     "task_names",
     "unlabelled",
     "with_columns",
+    "words_text",
 ]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import shlex
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from noback.errors import InputError, shown
 from noback.inputs import check_text, whole_number_in
 from noback.options import suggestion
+from noback.tasks.one_line import UNKNOWN, listed
 from noback.tasks.rows import ENDINGS, Row, ending_of, read_rows
 from noback.tasks.spec import TaskSpec
 
@@ -19,6 +21,7 @@ _SPLITS = {"train": "train", "dev": "validation", "validation": "validation", "v
 _EXPECTED = f"{', '.join(ENDINGS)}, plain or .gz"
 _HUB = "hf:"
 _NAMED = 8  # of files that are not used, so many are named
+_MOST_LABELS, _LONGEST = 32, 1000  # labels that a sentence names, and their characters
 WHOLE = "whole"  # a file that is not one of several splits
 
 
@@ -74,6 +77,22 @@ def _split_of(path: Path) -> str | None:
     return _SPLITS.get(path.name.split(".")[0].lower())
 
 
+def rows_to_look_at(source: str) -> list[Mapping[str, Any]]:
+    """The rows of a file, or of a folder's train file, as they are; a dataset of the hub is not looked at."""
+    if source.startswith(_HUB):
+        raise InputError(f"data {shown(source)} is a dataset of the hub; expected a file, or a folder of split files")
+    path = Path(source)
+    if _is_folder(path):
+        files = _split_files(path)
+        path = files.get("train") or next(iter(files.values()))
+    elif not ending_of(path):
+        raise InputError(f"data file {shown(source)} has an unknown ending; expected {_EXPECTED}")
+    rows = [row for _, row in read_rows(path)]
+    if not rows:
+        raise InputError(f"{str(path)!r} holds no examples")
+    return rows
+
+
 def _is_folder(path: Path) -> bool:
     """Whether a path is a folder; one that does not exist is refused."""
     try:
@@ -116,12 +135,25 @@ def _entries(folder: Path) -> list[Path]:
         raise InputError(f"folder {str(folder)!r} cannot be read: {error.strerror}") from None
 
 
+class _UnknownLabel(Exception):
+    """A row's label has no label word."""
+
+
 def _examples(rows: Iterable[Row], where: str, spec: TaskSpec) -> list[Example]:
-    examples = []
+    examples: list[Example] = []
+    rows = iter(rows)
     for line, row in rows:
         place = f"line {line} of {where!r}"
         sentences = _sentences(row, spec, spec.columns, repr(where), place)
-        examples.append(_ANSWERED[spec.answer](row, sentences, spec, place))
+        try:
+            examples.append(_ANSWERED[spec.answer](row, sentences, spec, place))
+        except _UnknownLabel as unknown:
+            before = [spec.labels[example.gold] for example in examples]
+            labels = {*before, str(unknown), *_labels_in(rows, spec)}
+            raise InputError(
+                f"{place} has the label {shown(str(unknown))}, which is not in task {spec.name!r} "
+                f"(its labels: {', '.join(spec.labels)}); {_how_to_name(labels, spec)}"
+            ) from None
     if not examples:
         raise InputError(f"{where!r} holds no examples")
     return examples
@@ -148,11 +180,32 @@ def _labelled(row: Mapping[str, Any], sentences: tuple[str, ...], spec: TaskSpec
     value = _text(value_at(row, spec.label), spec.label, where)
     label = next((form for form in _label_forms(value) if form in spec.labels), None)
     if label is None:
-        raise InputError(
-            f"{where} has the label {shown(value)}, which is not in task {spec.name!r} "
-            f"(its labels: {', '.join(spec.labels)})"
-        )
+        raise _UnknownLabel(value.strip())
     return Example(sentences, spec.labels.index(label))
+
+
+def _labels_in(rows: Iterable[Row], spec: TaskSpec) -> Iterator[str]:
+    """The labels of the rows that can be read."""
+    try:
+        for _, row in rows:
+            value = value_at(row, spec.label)
+            if isinstance(value, (str, int, float)):
+                yield next((form for form in _label_forms(value) if form in spec.labels), str(value).strip())
+    except InputError:
+        return
+
+
+def _how_to_name(labels: Collection[str], spec: TaskSpec) -> str:
+    """What to do where labels of the data have no word."""
+    ordered = sorted(labels, key=lambda label: (whole_number_in(label) is None, whole_number_in(label) or 0, label))
+    text = listed({label: spec.words.get(label, UNKNOWN) for label in ordered if label})
+    if len(labels) > _MOST_LABELS or len(text) > _LONGEST:
+        return (
+            f"its column {spec.label!r} holds {len(labels):,} different values: if the label is in another column, "
+            "name it with --columns SENTENCE[,SENTENCE],LABEL"
+        )
+    quoted = shlex.quote(text) if set(text) & set('"$`\\!') else f'"{text}"'
+    return f"train with a word for each label of the data: --words {quoted}"
 
 
 def _chosen(row: Mapping[str, Any], sentences: tuple[str, ...], spec: TaskSpec, where: str) -> Example:

@@ -11,6 +11,7 @@ from typing import Any
 from noback.errors import InputError, shown
 from noback.inputs import check_name, read_toml
 from noback.options import suggestion
+from noback.tasks.braces import is_braced, parse_braces
 from noback.tasks.prompt import CHOICE, Prompt, parse_prompt
 from noback.tasks.template import Template, parse_template
 from noback.tasks.validation import CAUSAL, REWARD, check_spec
@@ -25,7 +26,7 @@ class TaskSpec:
     name: str
     template: str = ""  # of a task for masked LMs
     words: Mapping[str, str] = field(default_factory=dict)  # label -> label word, in the order of the logits
-    sentences: tuple[str, ...] = ()  # the columns that hold the sentences; a prompt names them itself
+    sentences: tuple[str, ...] = ()  # the columns of the sentences; a prompt or a template in braces names them itself
     label: str = "label"  # the column that holds the label; empty: no right answer is known, a reward judges
     metric: str = "accuracy"
     max_length: int = 128
@@ -47,9 +48,12 @@ class TaskSpec:
     def __post_init__(self) -> None:
         if not self.label:
             object.__setattr__(self, "metric", REWARD)
+        if any(word.startswith(" ") for word in self.words.values()):  # a word brings its space by itself
+            object.__setattr__(self, "words", {label: word.lstrip(" ") for label, word in self.words.items()})
         check_spec(self)
-        if self.prompt:
-            object.__setattr__(self, "sentences", self.shown)
+        named = self.shown if self.prompt else self.parsed.columns
+        if named:
+            object.__setattr__(self, "sentences", named)
 
     def table(self) -> dict[str, Any]:
         """The specification as `spec_of` reads it."""
@@ -62,7 +66,7 @@ class TaskSpec:
     @cached_property
     def parsed(self) -> Template:
         """The template's pieces."""
-        return parse_template(self.template)
+        return parse_braces(self.template) if is_braced(self.template) else parse_template(self.template)
 
     @cached_property
     def asked(self) -> Prompt:
@@ -158,7 +162,8 @@ def spec_of(table: Mapping[str, Any], source: str) -> TaskSpec:
             )
         for text in _texts(value):
             check_name(f"entry {key!r} of task file {source!r}", text)
-    for key in ("name",) if table.get("prompt") else ("name", "template", "words", "sentences"):
+    needed = ("template", "words") if is_braced(table.get("template", "")) else ("template", "words", "sentences")
+    for key in ("name", *(() if table.get("prompt") else needed)):
         if key not in table:
             raise InputError(f"task file {source!r} lacks the entry {key!r}")
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 from noback.embedded import DATA
 from noback.errors import InputError, shown
 from noback.inputs import check_text
+from noback.tasks.braces import renamed as renamed_template
 from noback.tasks.causal import CausalEncoder, EncodedPrompt
 from noback.tasks.data import Example, read_data, unused_files
 from noback.tasks.demonstrations import with_demonstrations
 from noback.tasks.encoding import Batch, Encoded, Encoder
 from noback.tasks.label_words import label_word_ids
 from noback.tasks.overlap import Overlaps, fingerprint
+from noback.tasks.own import own_name, with_own
 from noback.tasks.sampling import Drawn, check_labels, draw, draw_test
 from noback.tasks.spec import TaskSpec, load_spec
 
@@ -187,10 +189,24 @@ class Task:
         return Example(parts[:needed], 0, parts[needed:])
 
 
-def spec_for(task: str, columns: str | None) -> TaskSpec:
-    """The task's specification, its columns renamed where `columns` says so."""
+def spec_for(
+    task: str,
+    columns: str | None = None,
+    template: str | None = None,
+    words: str | Mapping[str, str] | None = None,
+    data: str | None = None,
+) -> TaskSpec:
+    """The task's specification with one's own template and words, its columns renamed where `columns` says so."""
     spec = load_spec(task)
-    return spec if columns is None else with_columns(spec, columns)
+    if template is not None or words is not None:
+        spec = with_own(spec, template, words, own_name(task, data, template, words))
+    if columns is None:
+        return spec
+    if (
+        template is not None and "{" in template and "," not in columns and spec.label
+    ):  # the template has named the others
+        columns = ",".join([*spec.columns[:-1], columns])
+    return with_columns(spec, columns)
 
 
 def with_columns(spec: TaskSpec, columns: str) -> TaskSpec:
@@ -208,9 +224,11 @@ def with_columns(spec: TaskSpec, columns: str) -> TaskSpec:
     if len(set(zip(names, spec.columns, strict=True))) > len(set(names)):
         twice = next(name for name in names if names.count(name) > 1)
         raise InputError(f"columns {columns!r} names {twice!r} twice; expected another column for each")
+    renamed = dict(zip(spec.columns, names, strict=True))
+    if not spec.is_causal and spec.parsed.columns:
+        return replace(spec, template=renamed_template(spec.template, renamed), sentences=(), label=names[-1])
     if not spec.is_causal:
         return replace(spec, sentences=names[:-1], label=names[-1])
-    renamed = dict(zip(spec.columns, names, strict=True))
     return replace(
         spec,
         prompt=spec.asked.renamed(renamed),

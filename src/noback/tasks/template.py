@@ -9,18 +9,21 @@
 | `sentl_0`, `+sentl_0` | its first letter in lower case; the same after a space |
 | `sentu_0` | its first letter in upper case |
 | anything else | text as written, `_` for a space |
+
+`braces.py` has the other language, in which columns stand by their names: `{sentence} It was {mask}.`
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from noback.errors import InputError
 from noback.options import suggestion
+from noback.tasks.prompt import Blank
 
 SPECIALS = ("cls", "mask", "sep+")
-_SENTENCE = re.compile(r"(\+?)sent(-|l|u|)_([0-9]{1,6})")
+SENTENCE = re.compile(r"(\+?)sent(-|l|u|)_([0-9]{1,6})")
 # A bare lower-case word, or any near miss of a directive, is no text; text that looks like one starts with `_`.
 _LIKE_A_DIRECTIVE = re.compile(r"\s*([a-z]{2,}[-+]?(_\w*)?|(?i:\+?(sent.*|cls|mask|sep\+?)))\s*")
 _DIRECTIVES = (*SPECIALS, "sent_0", "+sent_0", "sent-_0", "sentl_0", "+sentl_0", "sentu_0", "sent_1", "+sentl_1")
@@ -47,9 +50,12 @@ class Sentence:
     index: int
     after_space: bool = False
     change: str = ""  # "-" without its last character, "l" first letter lower, "u" first letter upper
+    blank: Blank | None = None  # how a template in braces changes it
 
     def render(self, text: str) -> str:
         """The sentence as the prompt shows it."""
+        if self.blank is not None:
+            text = self.blank.render(text, "")
         if self.change == "-":
             text = text[:-1]
         elif self.change == "l":
@@ -68,6 +74,7 @@ class Template:
 
     text: str
     pieces: tuple[Piece, ...]
+    columns: tuple[str, ...] = ()  # those that a template in braces names, in the order of the sentences
 
     @property
     def sentences(self) -> int:
@@ -88,7 +95,7 @@ class Template:
 
     def shown(self, columns: tuple[str, ...]) -> str:
         """The prompt with its columns in braces."""
-        plain = tuple(replace(piece, change="") if isinstance(piece, Sentence) else piece for piece in self.pieces)
+        plain = tuple(Sentence(p.index, p.after_space) if isinstance(p, Sentence) else p for p in self.pieces)
         return Template(self.text, plain).render(tuple("{" + column + "}" for column in columns))
 
 
@@ -108,6 +115,11 @@ def parse_template(text: str) -> Template:
     return Template(text, tuple(pieces))
 
 
+def is_starred(text: str) -> bool:
+    """Whether a text has a sentence, or the mask, between stars."""
+    return any(part == "mask" or SENTENCE.fullmatch(part) for part in text.split("*"))
+
+
 def plain_template(sentences: int, separators: int) -> Template:
     """The sentences alone, as a classifier sees them, with so many separators between two of them."""
     pieces: list[Piece] = [Special("cls")]
@@ -120,7 +132,7 @@ def plain_template(sentences: int, separators: int) -> Template:
 def _piece(part: str, template: str, position: int) -> Piece:
     if part in SPECIALS:
         return Special(part)
-    sentence = _SENTENCE.fullmatch(part)
+    sentence = SENTENCE.fullmatch(part)
     if sentence and not (sentence[1] and sentence[2] in ("-", "u")):
         return Sentence(int(sentence[3]), bool(sentence[1]), sentence[2])
     if _LIKE_A_DIRECTIVE.fullmatch(part) or sentence:

@@ -38,7 +38,10 @@ def _check_masked(spec: TaskSpec) -> None:
     for key in CAUSAL:
         if getattr(spec, key):
             raise InputError(f"task {spec.name!r} has the entry {key!r}, which needs a prompt in place of its template")
-    if spec.parsed.sentences != len(spec.sentences):
+    named = spec.parsed.columns
+    if named and spec.sentences not in ((), named):
+        raise InputError(f"task {spec.name!r} names the sentences {', '.join(spec.sentences)}; its template names them")
+    if not named and spec.parsed.sentences != len(spec.sentences):
         raise InputError(
             f"the template of task {spec.name!r} shows {spec.parsed.sentences} sentences "
             f"but the task names {len(spec.sentences)} columns for them"
@@ -48,8 +51,9 @@ def _check_masked(spec: TaskSpec) -> None:
 def _check_words(spec: TaskSpec) -> None:
     if len(spec.words) < 2:
         raise InputError(f"task {spec.name!r} has {len(spec.words)} label words; expected at least two")
-    if not all(word.strip() for word in spec.words.values()):
-        raise InputError(f"task {spec.name!r} has an empty label word")
+    for label, word in spec.words.items():
+        if not word.strip():
+            raise InputError(f"label {label!r} of task {spec.name!r} has an empty label word; write one for it")
 
 
 def _check_causal(spec: TaskSpec) -> None:
