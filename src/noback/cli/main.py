@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             check_name("an argument", word)
         parser = _parser(next((word for word in words if word in COMMANDS), ""))
         arguments = parser.parse_args(argv)
-        arguments.words = list(words)  # other processes of a run are given the same
+        arguments.command_line = list(words)  # other processes of a run are given the same
         if arguments.command is None:
             parser.print_help()
         else:

@@ -47,7 +47,7 @@ def working(arguments: argparse.Namespace) -> Iterator[None]:
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(count)}
     common["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # that a rank has gone is said once, in a sentence
     common["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(threads))
-    others = [_Worker(rank, arguments.words, common) for rank in range(1, count)]
+    others = [_Worker(rank, arguments.command_line, common) for rank in range(1, count)]
     before = {name: os.environ.get(name) for name in (*common, "RANK")}
     os.environ.update(common, RANK="0")
     _use_threads(int(common["OMP_NUM_THREADS"]))
