@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 
 from noback.adapters import is_quantised
 from noback.config import config_of
+from noback.counts import one_answer_warning
 from noback.errors import InputError, NobackError, shown
 from noback.evaluating import answers, score_of
 from noback.files import is_regular, whole_folder
@@ -129,7 +130,9 @@ def evaluate(
         run.task.add(asked, examples)
     if asked != "train":
         notes += trained_on(run, header, asked)
-    return score_of(run, answers(run, asked), with_objective=False), notes
+    found = score_of(run, answers(run, asked), with_objective=False)
+    warning = one_answer_warning(found.confusion, run.task.spec.labels, f"{split} set")
+    return found, [*notes, *([warning] if warning else [])]
 
 
 def predict(run: Run | str | os.PathLike[str], data: Any, *, columns: str | None = None) -> list[dict[str, float]]:

@@ -85,5 +85,16 @@ def test_the_page_shows_f1_beside_that_of_one_answer(config, tmp_path, noback):
     assert "of which 86% is the largest label" in page
 
 
+def test_evaluate_shows_f1_beside_that_of_one_answer_and_warns(config, tmp_path, noback):
+    train(config, tmp_path / "run")
+    code, out, err = noback("evaluate", tmp_path / "run", "--at", "final")
+    assert code == 0
+    assert "(one label as the answer to everything gives 0.909)" in out
+    assert "of which 83% is the largest label" in " ".join(err.split())
+    code, out, _ = noback("evaluate", tmp_path / "run", "--at", "final", "--json")
+    values = json.loads(out)
+    assert one_answer_warning(values["confusion"], ["0", "1"], "test set") in values["notes"]
+
+
 def _lines(run):
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from noback.cli.commands import add_json, add_run, add_trust, aligned, say
-from noback.counts import FIGURES, figures_of, wilson
+from noback.counts import FIGURES, figures_of, one_answer_score, wilson
 from noback.values import Score
 
 HELP = "the metrics of a run's weights on a split of some data, and its confusion matrix"
@@ -92,7 +92,9 @@ def _first_line(score: Score, metric: str, where: str) -> str:
         return f"{metric} {score.score:.3f} {where}"
     found = wilson(score.accuracy, score.examples)
     told = {"accuracy", "loss", *(FIGURES if score.confusion else ())}
-    own = "" if metric in told else f"; {metric} {score.score:.3f}"
+    alone = one_answer_score(score.confusion, metric)
+    beside = "" if alone is None else f" (one label as the answer to everything gives {alone:.3f})"
+    own = "" if metric in told else f"; {metric} {score.score:.3f}{beside}"
     return f"accuracy {score.accuracy:.1%} {where}{own}; 95% interval {found.low:.1%} to {found.high:.1%}"
 
 
