@@ -15,6 +15,7 @@ Confusion = Sequence[Sequence[int]]
 NEARLY_ALL = 0.95  # a share of one answer from here on is warned of
 _MORE = 0.25  # so is one that is larger by so much than the largest label
 _TELLS_APART = 0.5  # Matthews' correlation from which on answers tell the labels apart
+_TAIL = 0.025  # of a 95 % interval, on each side
 _NORMAL_95 = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 
 
@@ -47,6 +48,31 @@ def upper_tail(throws: int, heads: int) -> float:
         ways = ways * (throws - count) // (count + 1)
         total += ways
     return float(total / 2**throws)
+
+
+def paired_difference(only_first: int, only_second: int, examples: int) -> Interval:
+    """The 95 % interval of the difference of two shares of right answers to the same examples.
+
+    `only_first`: examples that the first alone has right. Exact, given how many the two answer differently (Clopper
+    and Pearson), so that it leaves zero out where `mcnemar` is below 0.05.
+    """
+    changed = only_first + only_second
+    low = 1 - _highest(only_second, changed)
+    return Interval(*((2 * share - 1) * changed / examples for share in (low, _highest(only_first, changed))))
+
+
+def _highest(hits: int, of: int) -> float:
+    """The largest share at which `hits` or fewer still have a chance of 2.5 %."""
+    if hits == of:
+        return 1.0
+    logs = [math.lgamma(of + 1) - math.lgamma(count + 1) - math.lgamma(of - count + 1) for count in range(hits + 1)]
+    low, high = hits / of, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        yes, no = math.log(middle), math.log1p(-middle)
+        tail = sum(math.exp(log + count * yes + (of - count) * no) for count, log in enumerate(logs))
+        low, high = (middle, high) if tail > _TAIL else (low, middle)
+    return low
 
 
 def macro_f1(table: Confusion) -> float:

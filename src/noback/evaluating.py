@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -88,6 +89,15 @@ def per_example(run: Run, answered: Answers) -> PerExample:
     by_loss = run.metric == LOSS
     credit = [-loss for loss in losses] if by_loss else credits_of(run.metric, logits.argmax(dim=1), gold)
     return PerExample(credit, losses, _short(losses_at_best_temperature(scores, right)))
+
+
+def one_by_one(run: Run, answered: Answers) -> dict[str, list[Any]]:
+    """Each answer that was chosen, whether it is right, and its probability; nothing of what was written."""
+    if run.config.objective.judges == TEXTS or answered.written:
+        return {}
+    chances, chosen = torch.softmax(answered.logits.double(), dim=1).max(dim=1)
+    right = (chosen == answered.gold).long()
+    return {"answers": chosen.tolist(), "right": right.tolist(), "chances": [round(one, 4) for one in chances.tolist()]}
 
 
 def _short(losses: NDArray[np.float64]) -> list[float]:

@@ -94,4 +94,7 @@ _FORMS: dict[str, Callable[[Any], bool]] = {
     "credits": _list_of(_is_number),
     "losses": _list_of(_is_number),
     "tempered": _list_of(_is_number),
+    "right": _list_of(_is_number),
+    "answers": _list_of(_is_number),
+    "chances": _list_of(_is_number),
 }

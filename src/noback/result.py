@@ -10,7 +10,7 @@ import torch
 
 from noback.answers import Answers
 from noback.counts import one_answer_score, one_answer_warning
-from noback.evaluating import answers, score_of, stopping_at
+from noback.evaluating import answers, one_by_one, score_of, stopping_at
 from noback.health import on_the_way, slope_figures
 from noback.journal import Contents
 from noback.memory import peak_memory
@@ -115,7 +115,7 @@ def _calibrated(run: Run) -> float | None:
 
 def _tested(run: Run, step: int, at: str, answered: Answers) -> Score:
     score = score_of(run, answered)
-    run.folder.add_metrics(kind="test", at=at, step=step, **dataclasses.asdict(score))
+    run.folder.add_metrics(kind="test", at=at, step=step, **dataclasses.asdict(score), **one_by_one(run, answered))
     return score
 
 

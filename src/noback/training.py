@@ -18,7 +18,7 @@ from noback.config import RunConfig
 from noback.distributed import joined
 from noback.embedded import MODELS
 from noback.errors import InputError, NobackError
-from noback.evaluating import answers, per_example, sample_of_training, score_of, stopping_at
+from noback.evaluating import answers, one_by_one, per_example, sample_of_training, score_of, stopping_at
 from noback.files import is_regular
 from noback.folder import RunFolder, next_folder
 from noback.journal import Contents, Journal, Seal, rounded
@@ -295,7 +295,7 @@ def _zero_shot(run: Run) -> Score:
     answered = answers(run, "test")
     found, calibrated = score_of(run, answered), calibrated_accuracy(run, *answered[:2])
     known = {} if calibrated is None else {"calibrated": calibrated}
-    run.folder.add_metrics(kind="zero_shot", **dataclasses.asdict(found), **known)
+    run.folder.add_metrics(kind="zero_shot", **dataclasses.asdict(found), **one_by_one(run, answered), **known)
     return found
 
 

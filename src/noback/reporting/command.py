@@ -8,10 +8,13 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 
-def command_to_repeat(config: Mapping[str, Any], flags: Mapping[str, str]) -> tuple[str, ...]:
-    """`noback train` and each recorded option, quoted; `flags` says where each flag stands in the configuration."""
+def command_to_repeat(config: Mapping[str, Any], flags: Mapping[str, str], command: str = "train") -> tuple[str, ...]:
+    """`noback train`, or another command, and each recorded option, quoted.
+
+    `flags` says where each flag stands in the configuration.
+    """
     found = dict(_leaves(config, set(flags.values())))
-    parts = [["noback", "train"]]
+    parts = [["noback", command]]
     for flag, place in flags.items():
         if place in found:
             parts.append(_flagged(flag, found.pop(place)))

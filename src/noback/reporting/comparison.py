@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
 
 from noback.json_text import number_in
 from noback.reporting.accuracies import BEFORE, BEST, Accuracy, accuracy_of, chart_together, with_interval
-from noback.reporting.blocks import Cell, Chart, Charts, Note, Page, Section, Table
+from noback.reporting.blocks import Cell, Chart, Charts, Command, Judgement, Note, Page, Section, Table
+from noback.reporting.command import command_to_repeat
+from noback.reporting.conclusion import answered_of, conclusion, flips_table
 from noback.reporting.curves import curves, slope_title
 from noback.reporting.drawing import colour, drawn, group, literal, log_axis, name_axis, name_height, percent_axis
 from noback.reporting.folder_table import FolderTable, lead_of
@@ -20,8 +23,8 @@ from noback.reporting.reading import ReadRun
 COMPARISON = "comparison"
 
 
-def comparison_page(table: FolderTable, runs: Sequence[ReadRun]) -> Page:
-    """The rows as a table and as charts, and the curves of the runs that are there."""
+def comparison_page(table: FolderTable, runs: Sequence[ReadRun], flags: Mapping[str, str]) -> Page:
+    """The conclusion, the rows as a table and as charts, the curves of the runs that are there, and the command."""
     unfinished = table.values.get("finished") is False
     note = (Note("This comparison is not finished: some of its runs are missing here.", warns=True),)
     rows = _titled(table.rows)
@@ -31,13 +34,43 @@ def comparison_page(table: FolderTable, runs: Sequence[ReadRun]) -> Page:
     charts = (*_charts(rows, slope_title(titled)), *curves(titled))
     tuned = str(table.values.get("tuned_note") or "")
     said = (Note(f"{tuned[0].upper()}{tuned[1:]}."),) if tuned else ()
+    judged, flips = _concluded(rows, placed)
     sections = [
+        Section("Conclusion", (judged,) if judged else (), in_summary=True),
         Section("Side by side", (*(note if unfinished else ()), *said, _table(rows)), in_summary=True),
+        Section("Answers that changed", (flips,) if flips else (), in_summary=True),
         Section("Charts", (Charts(charts, tuple(map(_title, rows))),) if charts else ()),
+        Section("To repeat it", _command(table, flags), in_summary=True),
     ]
     count = f"{len(rows)} runs" if len(rows) != 1 else "1 run"
     state = "not finished" if unfinished else "finished"
     return Page(f"{count} compared", lead_of(table), state, tuple(section for section in sections if section.blocks))
+
+
+def _concluded(rows: Sequence[dict[str, Any]], runs: Mapping[int, ReadRun]) -> tuple[Judgement | None, Table | None]:
+    """What the rows say in words, and which answers changed."""
+    tested = []
+    for index, row in enumerate(rows):
+        run = runs.get(index)
+        lines = (run.last("zero_shot"), run.last("test", at="best")) if run else ({}, {})
+        tested.append(answered_of(_title(row), _name(row), row, lines))
+    known = [one for one in tested if one is not None]
+    return conclusion(known), flips_table(known)
+
+
+def _command(table: FolderTable, flags: Mapping[str, str]) -> tuple[Command, ...]:
+    """`noback compare` with the options, objectives and eps of the table; nothing where it does not name them."""
+    config, objectives, eps = (table.values.get(key) for key in ("config", "objectives", "eps"))
+    if not isinstance(config, dict) or not isinstance(objectives, list) or not objectives:
+        return ()
+    several = [each for each in eps if isinstance(each, int | float)] if isinstance(eps, list) else []
+    estimator = config.get("estimator")
+    if several and isinstance(estimator, dict):
+        config = {**config, "estimator": {key: value for key, value in estimator.items() if key != "eps"}}
+    parts = command_to_repeat(config, flags, "compare")
+    named = shlex.join(["--objectives", ",".join(map(str, objectives))])
+    asked = [shlex.join(["--eps", ",".join(f"{each!r}" for each in several)])] if several else []
+    return (Command((parts[0], named, *asked, *parts[1:])),)
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:

@@ -25,6 +25,7 @@ from noback.reporting.answers import (
     mistakes_table,
 )
 from noback.reporting.blocks import Block, Cell, Charts, Judgement, Note, Page, Section, Stats, Table
+from noback.reporting.course import course_table
 from noback.reporting.curves import curves
 from noback.reporting.formats import duration, figure, figure_in, percent, plain
 from noback.reporting.health_tables import health_tables
@@ -129,8 +130,8 @@ def _metric(run: ReadRun) -> str:
 
 
 def _curves(run: ReadRun) -> Section:
-    charts = curves({0: run})
-    return Section("Curves", (Charts(charts),) if charts else ())
+    charts, table = curves({0: run}), course_table(run)
+    return Section("Curves", (*((Charts(charts),) if charts else ()), *((table,) if table else ())), in_summary=True)
 
 
 def _answers(run: ReadRun) -> list[Section]:

@@ -64,10 +64,28 @@ def setup_section(run: ReadRun, flags: Mapping[str, str], level: int = 2) -> Sec
     options = [(title, option_text(value)) for title, value in values if value is not None]
     if run.option("data") is None:
         options.insert(2, ("data", "embedded in noback"))
-    facts = options + _facts(run)
+    facts = options + _prompt(run) + _facts(run)
     rows = tuple((Cell(title), Cell(text)) for title, text in facts)
     blocks: tuple[Block, ...] = (Table((), rows, first_is_head=True), Command(command_to_repeat(run.config, flags)))
     return Section("What was run", blocks, in_summary=True, level=level)
+
+
+def _prompt(run: ReadRun) -> list[tuple[str, str]]:
+    """How the model is asked and what it may answer; a classification head is not asked by a prompt."""
+    task = run.header.get("task", {})
+    if not isinstance(task, Mapping) or run.option("adapter.kind") == "head":
+        return []
+    found = [(name, task.get(name)) for name in ("template", "prompt", "continuation")]
+    words = task.get("words")
+    said = ", ".join(f"{label}: {word}" for label, word in words.items()) if isinstance(words, Mapping) else ""
+    return [
+        *((name, _on_one_line(text)) for name, text in found if isinstance(text, str) and text),
+        *([("label words", said)] if said else []),
+    ]
+
+
+def _on_one_line(text: str) -> str:
+    return text.replace("\n", "\\n")
 
 
 def _facts(run: ReadRun) -> list[tuple[str, str]]:

@@ -54,7 +54,7 @@ def read_subject(given: Sequence[str]) -> Subject:
 def page_of(subject: Subject, flags: Mapping[str, str]) -> Page:
     """The page about a subject; `flags` says where each flag of `train` stands in a configuration."""
     if subject.table and subject.table.kind == COMPARISON:
-        return comparison_page(subject.table, subject.runs)
+        return comparison_page(subject.table, subject.runs, flags)
     if subject.table:
         return epsilon_page(subject.table) if subject.table.kind == EPSILON else reproduction_page(subject.table)
     return run_page(subject.runs[0], flags) if len(subject.runs) == 1 else runs_page(subject.runs, flags)
