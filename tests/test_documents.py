@@ -49,6 +49,8 @@ def named_flags(page: Path) -> set[str]:
     lines = page.read_text().splitlines()
     if page.name == "coming-from.md":
         lines = [line.split(" | ")[1] for line in lines if line.startswith("| `--")]
+    if page.name == "serve.md":  # of servers' flags besides
+        lines = [line for line in lines if line.startswith("noback ")]
     return set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", "\n".join(lines)))
 
 

@@ -52,6 +52,16 @@ def add_flags(parser: Any, options: type[Any], flags: Mapping[str, str], *, seve
         parser.add_argument(flag, dest=path, default=None, metavar=metavar, help=text.replace("%", "%%"))
 
 
+def config_choices() -> dict[str, tuple[str, ...]]:
+    """What an option of a run's configuration may be, by its place; only those that have choices."""
+    found = dict[str, tuple[str, ...]]()
+    for path in config_flags().values():
+        field, _, hint, _ = _field(RunConfig, path)
+        choices = [kind.kind for kind in option_kinds(hint)] or field.metadata["choices"]
+        found |= {path: tuple(choices)} if choices else {}
+    return found
+
+
 def _help(options: type[Any], path: str, field: dataclasses.Field[Any]) -> str:
     """A field's help; where kinds differ in it, that of each kind with its default."""
     fields = {kind.kind: item for kind, item in _owned(options, path) if hasattr(kind, "kind")}

@@ -15,6 +15,7 @@ from noback.cli import (
     baseline,
     bench,
     compare,
+    completion,
     epsilon,
     evaluate,
     export,
@@ -49,6 +50,7 @@ COMMANDS = {
     "export": export,
     "journal": journal,
     "tasks": tasks,
+    "completion": completion,
 }
 
 
