@@ -97,14 +97,14 @@ def test_a_comparisons_page_has_conclusion_flips_and_command(compared, noback):
     code, out, _ = noback("report", compared, "--markdown")
     assert code == 0
     assert [part.splitlines()[0] for part in out.split("## ")[1:]] == [
-        "Conclusion", "Side by side", "Answers that changed", "To repeat it",
+        "Conclusion", "Side by side", "Answers that changed", "What was run",
     ]  # fmt: skip
     assert "told apart" in out.partition("## Conclusion")[2].partition("## ")[0]
     assert " of 8 (" in out.partition("## Answers that changed")[2]
     code, _, _ = noback("report", compared)
     page = (compared / "report.html").read_text()
     assert code == 0
-    assert all(title in page for title in ("Conclusion", "Answers that changed", "To repeat it", "noback compare"))
+    assert all(title in page for title in ("Conclusion", "Answers that changed", "What was run", "noback compare"))
 
 
 def test_the_command_on_the_page_is_the_same_comparison(compared, noback):

@@ -40,7 +40,7 @@ def comparison_page(table: FolderTable, runs: Sequence[ReadRun], flags: Mapping[
         Section("Side by side", (*(note if unfinished else ()), *said, _table(rows)), in_summary=True),
         Section("Answers that changed", (flips,) if flips else (), in_summary=True),
         Section("Charts", (Charts(charts, tuple(map(_title, rows))),) if charts else ()),
-        Section("To repeat it", _command(table, flags), in_summary=True),
+        Section("What was run", _command(table, flags), in_summary=True),
     ]
     count = f"{len(rows)} runs" if len(rows) != 1 else "1 run"
     state = "not finished" if unfinished else "finished"
