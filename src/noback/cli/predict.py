@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from noback.cli.commands import add_json, add_run, say
+from noback.cli.predict_rows import STREAM, answer_rows
 from noback.errors import InputError, printable, shown
 
 if TYPE_CHECKING:
-    from noback.predictions import Answer
+    from noback.predictions import Answer, Asked
     from noback.run import Run
     from noback.tasks import TaskSpec
 
@@ -75,8 +76,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Predict and print, or write."""
     if arguments.data is not None:
-        from noback.cli.predict_rows import answer_rows
-
         return answer_rows(arguments)
     _check_texts(arguments)
     return _answer_texts(arguments)
@@ -115,13 +114,17 @@ def _answer_texts(arguments: argparse.Namespace) -> None:
     tuned, _ = tuned_run(arguments.run, arguments.at, model=arguments.model, device=arguments.device, watcher=display)
     spec, words = tuned.task.spec, dict(zip(tuned.task.spec.labels, tuned.task.texts, strict=True))
     predictions = []
-    asked = asked_texts(tuned.task, _texts(arguments.texts))
+    asked: Iterable[Asked] = asked_texts(tuned.task, _texts(arguments.texts))
+    if STREAM not in arguments.texts:
+        asked = list(asked)  # one that cannot be asked refuses them all
     for one, answer in answered(tuned, asked, at_once=_at_once(tuned, arguments.texts)):
         prediction = _prediction(one.row["text"], answer, spec)
         if arguments.json:
             predictions.append(prediction)
+            display.progress("answering texts", len(predictions), 0)
         else:
             print(printable(_line(prediction, words)), flush=True)
+    display.close()
     if arguments.json:
         say(arguments, {"run": arguments.run, "predictions": predictions}, "")
 
@@ -131,7 +134,7 @@ def _texts(given: list[str]) -> Iterator[str]:
     from noback.tasks import lines_of
 
     for text in given:
-        if text == "-":
+        if text == STREAM:
             yield from (line.rstrip("\r\n") for line in lines_of(sys.stdin.buffer, "stdin") if line.strip())
         else:
             yield text
@@ -139,7 +142,7 @@ def _texts(given: list[str]) -> Iterator[str]:
 
 def _at_once(tuned: Run, given: list[str]) -> int | None:
     """How many texts are waited for: of those that a person types, one."""
-    if "-" not in given:
+    if STREAM not in given:
         return None
     return 1 if sys.stdin.isatty() else tuned.config.batch
 
