@@ -35,6 +35,17 @@ def test_what_is_written_is_read_back(path):
     assert contents.torn_bytes == 0
 
 
+def test_a_header_is_sorted_but_for_the_order_of_label_words(tmp_path):
+    task = {"words": {"pos": "great", "neg": "bad"}, "name": "own"}
+    Journal.create(tmp_path / "own", {**HEADER, "task": task, "config": {"b": 1, "a": 2}})
+    header = read_header(tmp_path / "own")
+    assert (list(header), list(header["config"])) == (sorted(header), ["a", "b"])
+    assert (list(header["task"]), list(header["task"]["words"])) == (["name", "words"], ["pos", "neg"])
+    plain = {**HEADER, "task": {**task, "words": {"0": "bad", "1": "great"}}}
+    Journal.create(tmp_path / "plain", plain)
+    assert json.dumps(plain, sort_keys=True).encode() in (tmp_path / "plain").read_bytes()
+
+
 def test_a_record_keeps_its_estimators_figures_apart_from_its_slopes(tmp_path):
     journal = Journal.create(tmp_path / "journal", {**HEADER, "figures": ["spread", "weight"]})
     records = [StepRecord(step, 0.5, (float(step), -1.5), (0.25, step + 0.5)) for step in range(3)]

@@ -136,6 +136,7 @@ def test_the_options_are_recorded_resumed_and_repeated(mine, trained, noback, tm
     text = page.read_text()
     assert "task my" in text
     assert "1=great,0=terrible" in text
+    assert json.loads(noback("runs", run.parent, "--json")[1])["runs"][0]["task"] == "my"
     assert noback("evaluate", run)[0] == 0
     assert noback("predict", run, "a warm film")[0] == 0
 

@@ -17,6 +17,7 @@ from noback.flag_names import FLAGS
 from noback.options import option_kinds, table_of_text
 
 Flags = dict[str, str]  # flag -> where it stands in the options
+_METAVARS = {"--template": "TEXT", "--words": "LABEL=WORD,..."}
 _METHODS = ("estimator", "rule", "noise", "engine")  # whose kinds' own options have flags of their own
 
 
@@ -46,7 +47,7 @@ def add_flags(parser: Any, options: type[Any], flags: Mapping[str, str], *, seve
         default = choices[0] if kinds and type(None) not in typing.get_args(hint) else default
         whose = f"{path.split('.')[0]} {' or '.join(owners)}: " if owners else ""
         text = whose + _help(options, path, field) + (f": {', '.join(choices)}" if choices else "") + _shown(default)
-        metavar = _metavar(hint)
+        metavar = _METAVARS.get(flag) or _metavar(hint)
         if several_eps and flag == "--eps":
             text, metavar = text + "; several, comma-separated, are compared", "LIST"
         parser.add_argument(flag, dest=path, default=None, metavar=metavar, help=text.replace("%", "%%"))

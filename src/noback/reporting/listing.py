@@ -93,7 +93,7 @@ def _read(run: ReadRun, size: int, changed: float) -> Listed:
         run=str(run.path),
         began=changed if began is None else began,
         state="diverged" if run.has_diverged and not run.going else run.state,
-        task=_text(run.option("task")),
+        task=_text(run.task),
         model=_text(run.option("model")),
         method="/".join(_text(run.option(f"{name}.kind")) for name in _METHOD),
         steps=len(run.steps),
