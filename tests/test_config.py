@@ -29,12 +29,14 @@ OTHER = {
     "test_limit": 50,
     "steps": 7,
     "batch": 8,
+    "balance": "batches",
     "seed": 2**64 - 1,
     "dtype": "bfloat16",
     "quantise": "int4",
     "device": "cpu",
     "noise": Rademacher(),
     "eval_every": 3,
+    "patience": 4,
     "engine.matmul_precision": "tf32",
     "engine.probes_per_pass": 1,
     "engine.micro_batch": 2,
@@ -259,7 +261,7 @@ def test_a_value_of_the_wrong_type_is_refused(path, value, expected):
 
 
 @pytest.mark.parametrize(
-    "path", ["data", "columns", "shots", "demonstrations", "eval_every", "probes_per_pass", "micro_batch"]
+    "path", ["data", "columns", "shots", "demonstrations", "eval_every", "patience", "probes_per_pass", "micro_batch"]
 )
 def test_none_switches_an_optional_value_off(path):
     assert config_of({path: None}) == RunConfig()
@@ -311,6 +313,7 @@ def test_no_weight_decay_is_allowed():
         "test_limit",
         "shots",
         "eval_every",
+        "patience",
         "probes_per_pass",
         "micro_batch",
         "estimator.directions",

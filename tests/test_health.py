@@ -307,6 +307,7 @@ def test_labels_out_of_balance_are_told_of(config, data_folder, tmp_path):
             notes.append(text)
 
     train(dataclasses.replace(config, objective=Accuracy()), tmp_path / "run", watcher=Listening())
-    assert "train: the labels are out of balance (terrible 1, great 4)" in notes
+    helps = "--balance batches draws them in equal shares, and --metric balanced_accuracy or mcc judges them alike"
+    assert f"train: the labels are out of balance (terrible 1, great 4); {helps}" in notes
     (start,) = metrics(tmp_path / "run", "start")
     assert start["balance"] == {"train": [1, 4], "validation": [4, 4], "test": [4, 4]}

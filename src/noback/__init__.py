@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from noback.rules import Momentum as Momentum
     from noback.rules import Sgd as Sgd
     from noback.run import Run as Run
+    from noback.sweeping import sweep as sweep
     from noback.training import resume as resume
     from noback.training import train as train
     from noback.tuned import evaluate as evaluate
@@ -79,6 +80,7 @@ _ROOMS = {
     "generate": "tuned",
     "predict": "tuned",
     "resume": "training",
+    "sweep": "sweeping",
     "train": "training",
     "tuned_run": "tuned",
 }

@@ -96,6 +96,10 @@ def fitted(config: RunConfig, spec: TaskSpec) -> RunConfig:
             "--objective reward:module:function"
         )
     config = dataclasses.replace(config, objective=config.objective.for_answers(spec.answer, spec.name))
+    if config.balance is not None and not spec.labels:
+        raise InputError(
+            f"balance is {config.balance!r} and task {spec.name!r} has no labels to be in equal shares; leave it out"
+        )
     known = _metrics_for(config, spec)
     if config.metric is not None and config.metric not in known:
         raise InputError(

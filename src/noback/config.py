@@ -29,6 +29,7 @@ from noback.usual import usual_eps, usual_lr
 from noback.values import MOST_STEPS
 from noback.weights import DTYPES
 
+BALANCED = ("batches",)
 _OTHER_NOISE = [kind for kind in typing.get_args(AnyEstimator) if kind.usual_noise != TwoSided.usual_noise]
 _USUAL_NOISE = ", ".join([TwoSided.usual_noise, *(f"with {kind.kind} {kind.usual_noise}" for kind in _OTHER_NOISE)])
 
@@ -56,6 +57,11 @@ class RunConfig:
     test_limit: int = option(1000, "examples of the test set at most, balanced by label")
     steps: int = option(250, "training steps")
     batch: int = option(64, "examples a step")
+    balance: str | None = option(
+        None,
+        "for skewed data: each batch, and an evaluation's loss, has the labels in equal shares; none: as they come",
+        choices=BALANCED,
+    )
     seed: int = option(0, "seed of the directions and of the order of the examples")
     dtype: str = option("float32", "type of the weights", choices=DTYPES)
     quantise: str | None = option(
@@ -63,6 +69,9 @@ class RunConfig:
     )
     device: str | None = option(None, "cpu, cuda or cuda:N; none: a GPU where there is one")
     eval_every: int | None = option(None, "steps between evaluations on the validation set; none: a tenth of the run")
+    patience: int | None = option(
+        None, "stop after so many evaluations in a row that bring no better weights; none: take all steps"
+    )
     metric: str | None = option(
         None, "what says which weights are best, and is reported; none: the task's own", choices=SELECTING
     )
@@ -80,7 +89,7 @@ class RunConfig:
         whole("steps", self.steps, MOST_STEPS)
         for name in ("test_limit", "batch"):
             whole(name, getattr(self, name))
-        for name in ("shots", "demonstrations", "eval_every"):
+        for name in ("shots", "demonstrations", "eval_every", "patience"):
             if getattr(self, name) is not None:
                 whole(name, getattr(self, name))
         for name, limit in (("seed", 2**64), ("data_seed", 2**32)):
@@ -94,6 +103,8 @@ class RunConfig:
             object.__setattr__(self, "words", words_text(self.words))
         if self.metric is not None:
             one_of("metric", self.metric, SELECTING)
+        if self.balance is not None:
+            one_of("balance", self.balance, BALANCED)
         if self.quantise is not None:
             one_of("quantise", self.quantise, QUANTISED)
         largest = None if self.adapt_ties is None else self.adapt_ties.largest
@@ -146,6 +157,10 @@ class RunConfig:
     def steps_between_evaluations(self) -> int:
         """Steps between evaluations on the validation set."""
         return self.eval_every or max(self.steps // 10, 1)
+
+    def extended(self, steps: int) -> RunConfig:
+        """The same run with more steps; evaluations stay as far apart as they were."""
+        return dataclasses.replace(self, steps=steps, eval_every=self.steps_between_evaluations)
 
     def table(self) -> dict[str, Any]:
         """The configuration as nested tables, every default spelled out; what is None is left out."""

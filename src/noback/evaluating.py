@@ -39,6 +39,7 @@ from noback.objectives import (
 )
 from noback.paired import PerExample, losses_at_best_temperature
 from noback.run import Run
+from noback.tasks.balancing import label_weights, repeated_places
 from noback.values import UNPERTURBED, Move, Score
 
 _DIGITS = 5  # of a recorded loss: enough for a test of its change
@@ -86,9 +87,13 @@ def per_example(run: Run, answered: Answers) -> PerExample:
         losses = _short(-scores[np.arange(len(right)), right])
         return PerExample([judge(*one) for one in written], losses, losses)
     losses = _short(np.logaddexp.reduce(scores, axis=1) - scores[np.arange(len(right)), right])
+    tempered = losses_at_best_temperature(scores, right)
+    if run.config.balance is not None:
+        weights = np.array(label_weights(right.tolist()))
+        losses, tempered = _short(weights * losses), weights * tempered
     by_loss = run.metric == LOSS
     credit = [-loss for loss in losses] if by_loss else credits_of(run.metric, logits.argmax(dim=1), gold)
-    return PerExample(credit, losses, _short(losses_at_best_temperature(scores, right)))
+    return PerExample(credit, losses, _short(tempered))
 
 
 def one_by_one(run: Run, answered: Answers) -> dict[str, list[Any]]:
@@ -142,10 +147,11 @@ def _score_of(run: Run, answered: Answers, *, with_objective: bool) -> Score:
     logits, gold, written = answered
     if run.config.objective.judges == TEXTS:
         return reward_score(logits)
-    objective = run.loss(logits, gold) if with_objective else None
+    shares = repeated_places(gold.tolist()) if run.config.balance is not None else slice(None)
+    objective = run.loss(logits[shares], gold[shares]) if with_objective else None
     if written:
         return text_score(run.metric, written, answer_loss(logits, gold), objective)
-    predicted, loss = logits.argmax(dim=1), cross_entropy(logits, gold)
+    predicted, loss = logits.argmax(dim=1), cross_entropy(logits[shares], gold[shares])
     return Score(
         accuracy=accuracy(predicted, gold),
         score=-loss if run.metric == LOSS else METRICS[run.metric](predicted, gold),

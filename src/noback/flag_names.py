@@ -13,4 +13,5 @@ FLAGS = {
     "--rule": "rule", "--lr": "rule.lr", "--schedule": "rule.schedule", "--weight-decay": "rule.weight_decay",
     "--noise": "noise", "--engine": "engine",
     "--dtype": "dtype", "--seed": "seed", "--quantise": "quantise", "--device": "device", "--eval-every": "eval_every",
+    "--patience": "patience", "--balance": "balance",
 }  # fmt: skip

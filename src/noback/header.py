@@ -16,7 +16,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "format": int, "config": dict, "config_digest": str, "task": dict, "base": str, "start": str, "data": str,
     "directions": int, "figures": list, "slope_unit": str, "device": str, "versions": dict, "mezo": dict,
     "start_tensors": dict, "model_config": dict, "tokenizer": dict, "generation": dict, "buffers": str, "threads": int,
-    "trained_rows": str,
+    "trained_rows": str, "extended": list,
 }  # fmt: skip
 
 
@@ -49,6 +49,12 @@ def steps_of(header: Mapping[str, Any]) -> int | None:
     """How many steps a run of this header takes; None of an optimizer's, which has no end."""
     steps = header.get("config", {}).get("steps")
     return steps if isinstance(steps, int) else None
+
+
+def patience_of(header: Mapping[str, Any]) -> int | None:
+    """How many evaluations in a row without better weights end a run of this header; None: it goes to its end."""
+    patience = header.get("config", {}).get("patience")
+    return patience if isinstance(patience, int) and patience > 0 else None
 
 
 def _check_counts(header: Mapping[str, Any], where: str) -> None:

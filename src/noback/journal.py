@@ -31,7 +31,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from noback.errors import DamagedError, NobackError
 from noback.files import open_regular, write_new
-from noback.header import LONGEST, parsed_header, steps_of
+from noback.header import LONGEST, parsed_header, patience_of, steps_of
 from noback.values import to_float32
 
 FORMAT = 3  # 1: no figures; 2: no chain
@@ -120,6 +120,14 @@ class Contents:
         return max(finite, key=lambda one: (one.score, -one.loss, -one.step), default=None)
 
     @property
+    def stopped_early(self) -> bool:
+        """Whether as many evaluations in a row as the run has patience brought no better weights, before its end."""
+        patience, best = patience_of(self.header), self.best()
+        if patience is None or best is None or len(self.steps) == steps_of(self.header):
+            return False
+        return sum(one.step > best.step for one in self.evaluations) >= patience
+
+    @property
     def is_chained(self) -> bool:
         """Whether a missing, doubled or moved record would show."""
         return int(self.header.get("format", 1)) >= FORMAT
@@ -155,8 +163,7 @@ class Journal:
     @classmethod
     def create(cls, path: Path, header: Mapping[str, Any]) -> Journal:
         """A new journal; the header says how many slopes (`directions`) and which `figures` a record holds."""
-        text = json.dumps(_ordered({**header, "format": FORMAT})).encode()
-        body = _CHAINED + struct.pack("<I", len(text)) + text
+        body = _beginning(header)
         temporary = path.with_name(path.name + ".new")
         with _Saying(path):
             write_new(temporary, body + _digest(body)[:8])
@@ -214,6 +221,34 @@ def read_journal(path: Path) -> Contents:
     """Everything a journal holds; a torn last record is left out, any other damage is named."""
     with _opened(path) as file:
         return _read(file, path)[0]
+
+
+def rewrite(path: Path, header: Mapping[str, Any]) -> None:
+    """Write a chained journal anew under another header, with its own records and without its seal.
+
+    The new file is read again and compared before it takes the old one's place, whole or not at all.
+    """
+    with _opened(path) as file:
+        before, layout, _ = _read(file, path)
+        count = len(before.steps) + len(before.evaluations) + len(before.eps_changes)  # all but the seal
+        file.seek(before.sound_bytes - (count + before.sealed) * layout.size)
+        bodies = [one[: layout.body.size] for one in _records(file, layout.size, count)]
+    body = _beginning(header)
+    digest, parts = _digest(body), [body, _digest(body)[:8]]
+    for packed in bodies:
+        digest = _digest(digest + packed)
+        parts += [packed, digest[:8]]
+    temporary = path.with_name(path.name + ".new")
+    with _Saying(path):
+        write_new(temporary, b"".join(parts))
+        after = read_journal(temporary)
+        if (after.steps, after.evaluations, after.eps_changes) != (
+            before.steps,
+            before.evaluations,
+            before.eps_changes,
+        ):
+            raise DamagedError(f"{str(temporary)!r} does not hold what journal {str(path)!r} does; try again")
+        os.replace(temporary, path)
 
 
 def read_header(path: Path) -> dict[str, Any]:
@@ -292,7 +327,7 @@ def _check_place(record: Record, contents: Contents, steps: int | None) -> None:
     if isinstance(record, StepRecord):
         wrong = steps is not None and taken >= steps
     elif isinstance(record, Seal):
-        wrong = steps != taken
+        wrong = steps != taken and not contents.stopped_early
     elif isinstance(record, Evaluation):
         again = bool(contents.evaluations) and contents.evaluations[-1].step == taken
         wrong = again or (record.chosen and not contents.chooses)
@@ -339,6 +374,12 @@ def _begin(file: BinaryIO, path: Path) -> tuple[dict[str, Any], _Layout, bytes, 
             f"{where} has format {header.get('format')!r}, which a newer noback wrote; this one reads 1 to {FORMAT}"
         )
     return header, _layout(header, body, chained=chained), digest, len(body) + len(expected)
+
+
+def _beginning(header: Mapping[str, Any]) -> bytes:
+    """All bytes of a journal up to the check of its header."""
+    text = json.dumps(_ordered({**header, "format": FORMAT})).encode()
+    return _CHAINED + struct.pack("<I", len(text)) + text
 
 
 def _layout(header: Mapping[str, Any], body: bytes, *, chained: bool) -> _Layout:

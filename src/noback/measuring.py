@@ -48,7 +48,7 @@ def outputs(run: Run, step: int, points: Sequence[Move]) -> tuple[list[Tensor], 
     if objective.judges != TEXTS:
         batch = run.batch(step)
         return scored(run.engine, batch, points), batch.gold
-    questions = run.task.step_questions(step, config.batch, config.seed)
+    questions = run.task.step_questions(step, config.batch, config.seed, balanced=config.balance is not None)
     written = write(run, [one.ids for one in questions], points)
     gold = torch.zeros(len(questions), dtype=torch.long)
     return [rewards_of(objective, questions, texts) for texts in written], gold

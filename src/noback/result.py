@@ -55,18 +55,19 @@ class Result:
     verdict: str
     evidence: tuple[str, ...]
     health: tuple[str, ...]  # what was measured on the way; it may differ where a run was interrupted
+    stopped_early: bool = False  # whether its patience ended it before all its steps were taken
 
 
 def finished(run: Run, contents: Contents, zero_shot: Score, seconds: float) -> Result:
     """Test the last weights and the best; the run is left with the best."""
-    config = run.config
-    with stopping_at(run, contents, config.steps):
+    config, steps = run.config, len(contents.steps)
+    with stopping_at(run, contents, steps):
         answered = answers(run, "test")
-        final, final_weights = _tested(run, config.steps, "final", answered), run.weights.digest()
+        final, final_weights = _tested(run, steps, "final", answered), run.weights.digest()
     best = contents.best()
-    best_step = best.step if best else config.steps
+    best_step = best.step if best else steps
     with stopping_at(run, contents, best_step):
-        if best_step != config.steps:
+        if best_step != steps:
             go_to(run, best_step, contents)
             answered = answers(run, "test")
         tested = _tested(run, best_step, "best", answered)
@@ -86,8 +87,8 @@ def finished(run: Run, contents: Contents, zero_shot: Score, seconds: float) -> 
         final_score=final.score,
         best_score=tested.score,
         best_step=best_step,
-        steps=config.steps,
-        forwards=config.steps * config.estimator.forwards,
+        steps=steps,
+        forwards=steps * config.estimator.forwards,
         seconds=round(seconds, 3),
         journal_bytes=run.folder.journal.stat().st_size,
         peak_memory_bytes=peak_memory(run.device),
@@ -99,6 +100,7 @@ def finished(run: Run, contents: Contents, zero_shot: Score, seconds: float) -> 
         verdict=judged.word,
         evidence=judged.evidence,
         health=on_the_way(contents, metrics),
+        stopped_early=contents.stopped_early,
     )
     tally = run.engine.tally
     if tally.saved:

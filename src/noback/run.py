@@ -16,6 +16,7 @@ from noback.distributed import World, check_divide
 from noback.engines import (
     DataParallel,
     Engine,
+    Models,
     Opened,
     WrongKind,
     chosen_device,
@@ -45,12 +46,15 @@ class Run:
         watcher: Watcher | None = None,
         spec: TaskSpec | None = None,
         world: World | None = None,
+        *,
+        models: Models | None = None,
     ) -> None:
         """`folder` none: nothing is recorded. `spec` is the task as a journal has it; none: as `config` names it.
 
         `world`: the ranks that share the scoring; none: this process alone.
+        `models`: where base models are kept for several runs; none: the model's files are opened.
         """
-        self.world = world or World()
+        self.world, self._models = world or World(), models
         self.spec = spec or config.spec()
         self.config = config = fitted(config.settled(), self.spec)
         self.watcher = watcher or Silent()
@@ -140,8 +144,9 @@ class Run:
             refuse_quantised(config.adapter.kind)
         if seed is None:
             causal = self.spec.is_causal
+            open_base = self._models.open_model if self._models else open_model
             try:
-                return open_model(config.model, config.dtype, self.device, causal=causal, quantise=config.quantise)
+                return open_base(config.model, config.dtype, self.device, causal=causal, quantise=config.quantise)
             except WrongKind as error:
                 raise InputError(_other_template(config)) if config.template is not None else error from None
         if self.spec.is_causal:
@@ -149,7 +154,8 @@ class Run:
                 f"adapter 'head' is for masked models and task {self.spec.name!r} is for causal ones; "
                 "use full, lora or prefix"
             )
-        return open_classifier(config.model, config.dtype, self.spec.labels, seed, self.device)
+        open_head = self._models.open_classifier if self._models else open_classifier
+        return open_head(config.model, config.dtype, self.spec.labels, seed, self.device)
 
     def _make_next_batch(self) -> None:
         if self._asked is not None and self._next is None:
@@ -157,7 +163,8 @@ class Run:
 
     def _make_batch(self, step: int) -> Batch:
         config = self.config
-        return self.task.batch(step, config.batch, config.seed, answer_only=config.objective.answer_only)
+        answer_only, balanced = config.objective.answer_only, config.balance is not None
+        return self.task.batch(step, config.batch, config.seed, answer_only=answer_only, balanced=balanced)
 
 
 def _other_template(config: RunConfig) -> str:
@@ -188,8 +195,10 @@ def recorded_config(folder: RunFolder) -> RunConfig:
     if is_regular(folder.journal):
         header = read_header(folder.journal)
         check_run(header, f"journal {str(folder.journal)!r}")
-        written = config_of(header["config"]).recorded()
-        now = config.recorded()
+        recorded = config_of(header["config"])
+        if config.steps in header.get("extended", []):  # a process was killed as it made the run longer
+            config = config.extended(recorded.steps)
+        written, now = recorded.recorded(), config.recorded()
         for key in sorted({*written, *now}):
             if written.get(key) != now.get(key):
                 raise InputError(

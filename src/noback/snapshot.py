@@ -75,6 +75,13 @@ def prune_snapshots(folder: Path, *wanted: int) -> None:
         half_written.unlink()
 
 
+def remove_snapshots(folder: Path) -> None:
+    """Delete every snapshot: those of a journal that is about to be written anew."""
+    refuse_link(folder)
+    for step in _steps(folder):
+        _path(folder, step).unlink()
+
+
 class _Unsound(Exception):
     """A snapshot that must not be used, and why."""
 

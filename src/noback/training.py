@@ -17,11 +17,13 @@ from noback.calibration import calibrated_accuracy
 from noback.config import RunConfig
 from noback.distributed import joined
 from noback.embedded import MODELS
+from noback.engines import Models
 from noback.errors import InputError, NobackError
 from noback.evaluating import answers, one_by_one, per_example, sample_of_training, score_of, stopping_at
+from noback.extending import extend, planned, settle
 from noback.files import is_regular
 from noback.folder import RunFolder, next_folder
-from noback.journal import Contents, Journal, Seal, rounded
+from noback.journal import Contents, Journal, Seal, read_journal, rounded
 from noback.memory import forget_peak
 from noback.objectives import ObjectiveError, refuse_code
 from noback.paired import PerExample
@@ -41,6 +43,8 @@ _SNAPSHOT_EVERY = 10  # times what one takes to write
 _SAMPLE = 128  # training examples that are answered before and after, for the verdict
 _KEPT = 200_000  # answers of single examples in the lines of a run: some 5 MB
 
+_BALANCING = "; --balance batches draws them in equal shares, and --metric balanced_accuracy or mcc judges them alike"
+
 
 class Interrupted(NobackError):
     """The run was asked to stop; everything up to here is safe."""
@@ -56,6 +60,7 @@ def train(
     stop: Callable[[], bool] = lambda: False,
     health_every: int | None = None,
     divide: str = "examples",
+    models: Models | None = None,
 ) -> Result:
     """Train from the start in a new run folder; `stop` is asked after each step whether to leave off.
 
@@ -63,6 +68,7 @@ def train(
 
     `health_every`: so often, two more forwards see the curvature and whether the step lowered the loss.
     `divide`: what the ranks of a run under torchrun share: examples, points or both. Rank 0's folder is the run's.
+    `models`: where base models are kept for several runs; none: the model's files are opened.
     """
     config = with_whole_paths(config)
     folder = RunFolder(out if out is not None else next_folder(Path("runs"), Path(config.task_name).stem))
@@ -72,37 +78,44 @@ def train(
     with joined(divide) as world, own_folder(folder, world) as own:
         if own.path.exists():
             own.create("")  # refuses, before the model is opened
-        run = Run(config, own, watcher, world=world)
+        run = Run(config, own, watcher, world=world, models=models)
         run.task.use(drawn)
         own.create(run.config.toml())
         with own.locked(), _saying_how_to_go_on(folder):
             return _loop(run, stop, health_every)
 
 
-def resume(
+def resume(  # noqa: PLR0913 (all but the first go by name)
     path: str | os.PathLike[str],
     *,
+    steps: int | None = None,
     watcher: Watcher | None = None,
     device: str | None = None,
     trust: bool = False,
     stop: Callable[[], bool] = lambda: False,
     health_every: int | None = None,
     divide: str = "examples",
+    models: Models | None = None,
 ) -> Result:
     """Go on with a run from where its folder says it is; `device`: where to, if not where it was.
 
+    `steps`: make the run longer, to so many steps in all; it ends as one of so many from the start.
     `trust`: whether a function that the folder names may be imported and called. `divide`: as for `train`; there need
     not be as many ranks as there were.
     """
     with joined(divide) as world, own_folder(RunFolder(path), world) as folder:
         config = recorded_config(folder)
         refuse_code(config.objective, f"run {str(folder.path)!r}", trust=trust)
-        config = replace(config, device=device or config.device)
         with folder.locked(), _saying_how_to_go_on(folder):
+            config = settle(folder) if steps is None else planned(folder, steps)
+            config = replace(config, device=device or config.device)
             drawn = drawn_data(config)
             forget_peak()
-            run = Run(config, folder, watcher, world=world)
+            run = Run(config, folder, watcher, world=world, models=models)
             run.task.use(drawn)
+            if steps is not None:
+                _check_same(run, read_journal(folder.journal))  # before anything is written
+                extend(folder, run.config)
             return _loop(run, stop, health_every)
 
 
@@ -125,8 +138,9 @@ class _Snapshots:
     def take(self, run: Run, step: int, contents: Contents) -> None:
         """Keep the newest weights and those nearest to the best; the base needs no snapshot."""
         began = time.monotonic()
+        ends = step == run.config.steps or contents.stopped_early
         first = run.world.is_first  # other ranks' weights are the same
-        if not (step and first) or (step < run.config.steps and began - self.last < _SNAPSHOT_EVERY * self.seconds):
+        if not (step and first) or (not ends and began - self.last < _SNAPSHOT_EVERY * self.seconds):
             return
         best = contents.best()
         save_snapshot(run.folder.snapshots, step, run.weights, contents.digests)
@@ -172,7 +186,7 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Resul
             snapshots.take(run, step, contents)
             watcher.evaluated(step, found)
             steps.sum_up()
-        if step == config.steps:
+        if step == config.steps or contents.stopped_early:
             break
         if run.world.answer_of_first(stop()):
             steps.settle()
@@ -180,6 +194,8 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Resul
             raise Interrupted(f"stopped after step {step}; nothing is lost: noback resume {folder.path}{trust}")
         steps.take(step)
         step += 1
+    if contents.stopped_early:
+        watcher.note(f"stopped early at step {step}: {config.patience} evaluations in a row brought no better weights")
     if contents.is_chained and not contents.sealed:
         seal = Seal(step)
         contents.add(seal, journal.append(seal))
@@ -252,7 +268,8 @@ def _begin(run: Run, contents: Contents) -> None:
     for name, counts in balance.items():
         if counts and max(counts) > 2 * min(counts):
             shares = ", ".join(f"{label} {n}" for label, n in zip(task.texts, counts, strict=True))
-            watcher.note(f"{name}: the labels are out of balance ({shares})")
+            helps = _BALANCING if name == "train" and config.balance is None else ""
+            watcher.note(f"{name}: the labels are out of balance ({shares}){helps}")
     if not any(line.get("kind") == "start" for line in run.folder.read_metrics()):
         run.folder.add_metrics(
             kind="start", time=round(time.time()), labels=task.texts, balance=balance, tuned=run.weights.size,
@@ -267,14 +284,19 @@ def _journal(run: Run) -> tuple[Journal, Contents]:
     if not is_regular(path):
         Journal.create(path, header(run))
     journal, contents = Journal.reopen(path)
-    begin_with(run, contents)
+    _check_same(run, contents)
     _say_threads(run, contents)
+    keep_trained_rows(run)
+    return journal, contents
+
+
+def _check_same(run: Run, contents: Contents) -> None:
+    """Begin with what the journal began with; refuse another model, other data and another task than it has."""
+    begin_with(run, contents)
     if (contents.header["data"], contents.header["task"]) != (run.task.digest(), run.task.spec.table()):
         raise InputError(
             f"the data or the task file has changed since run {str(run.folder.path)!r} began; put it back or train anew"
         )
-    keep_trained_rows(run)
-    return journal, contents
 
 
 def _say_threads(run: Run, contents: Contents) -> None:

@@ -31,6 +31,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SOONER = {
     "train": ["--steps", "2", "--batch", "4", "--test-limit", "8"],
     "compare": ["--steps", "2", "--batch", "4", "--test-limit", "8"],
+    "sweep": ["--steps", "2", "--batch", "4", "--test-limit", "8"],
     "epsilon": ["--probes", "2", "--batch", "4"],
     "baseline": ["--steps", "2", "--batch", "4", "--test-limit", "8"],
 }

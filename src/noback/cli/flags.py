@@ -126,6 +126,27 @@ def _kind_table(before: Any, kinds: Sequence[type[Any]], text: str) -> dict[str,
     return {**before, **table} if same else table
 
 
+def takes_list(path: str) -> bool:
+    """Whether an option may be given several values with commas between: a number, or one of some names."""
+    if not _exists(path):
+        return False
+    field, _, hint, _ = _field(RunConfig, path)
+    return _base(hint) in (int, float) or bool(option_kinds(hint)) or bool(field.metadata["choices"])
+
+
+def value_of(text: str, path: str) -> Any:
+    """One value of an option, as a text says it; a kind stays a text."""
+    hint = _field(RunConfig, path)[2]
+    return text if option_kinds(hint) else _value(text, hint, path)
+
+
+def _exists(path: str) -> bool:
+    try:
+        return bool(_owned(RunConfig, path))
+    except KeyError:  # a parent that is none
+        return False
+
+
 def numbers(name: str, text: str | None) -> list[float]:
     """The numbers of a comma-separated list; none where it was not given."""
     try:

@@ -26,6 +26,7 @@ from noback.cli import (
     reproduce,
     resume,
     runs,
+    sweep,
     tasks,
     train,
 )
@@ -38,6 +39,7 @@ COMMANDS = {
     "train": train,
     "resume": resume,
     "runs": runs,
+    "sweep": sweep,
     "compare": compare,
     "epsilon": epsilon,
     "report": report,

@@ -26,7 +26,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "runs",
         metavar="RUN",
         nargs="+",
-        help="a run's folder, or one folder of a comparison, an eps table or a reproduction",
+        help="a run's folder, or one folder of a comparison, a sweep, an eps table or a reproduction",
     )
     parser.add_argument(
         "--out", metavar="FILE", help="where to write (default: report.html in the folder; of several runs, right here)"

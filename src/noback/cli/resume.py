@@ -6,24 +6,32 @@ import argparse
 import dataclasses
 from pathlib import Path
 
-from noback.cli import compare
+from noback.cli import compare, sweep
 from noback.cli.commands import add_device, add_json, add_trust, add_watching, say, stopping, watching, whole_number
 from noback.cli.train import summary
 from noback.cli.workers import add_workers, working
+from noback.errors import InputError
+from noback.values import MOST_STEPS
 
-HELP = "go on with a run that was stopped or killed"
+HELP = "go on with a run that was stopped or killed, or make one longer"
 DESCRIPTION = """
 Go on with a run that was stopped (Ctrl-C) or killed, from its newest sound snapshot and the journal's tail.
 It ends on the same bits as a run that was never stopped.
 
   noback resume runs/reviews-001
-  noback resume runs/reviews-compare-001      a comparison: its runs that have not ended
+  noback resume runs/reviews-001 --steps 500  make the run longer: 500 steps in all
+  noback resume runs/reviews-compare-001      a comparison or a sweep: its runs that have not ended
+
+With --steps a run, finished or not, takes more steps. With a constant schedule it ends on the same records and weights
+as a run of so many steps from the start that is evaluated as often; only the evaluation at its old end may be one more.
+With another schedule the first steps would have been others: that is refused. Given again, the same command goes on.
 """
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
-    parser.add_argument("run", metavar="RUN", help="the run's folder, or a comparison's")
+    parser.add_argument("run", metavar="RUN", help="the run's folder, or that of a comparison or a sweep")
+    parser.add_argument("--steps", metavar="N", help="make the run longer, to N steps in all (default: as planned)")
     add_device(parser)
     add_trust(parser)
     add_workers(parser)
@@ -34,16 +42,24 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Resume and say how it went."""
     health_every = whole_number("--health-every", arguments.health_every)
-    from noback.comparing import FILE, resume_comparison
+    steps = whole_number("--steps", arguments.steps, MOST_STEPS)
+    from noback import comparing, sweeping
     from noback.training import resume
 
     with working(arguments), watching(arguments) as watcher, stopping() as stop:
-        if (Path(arguments.run) / FILE).is_file():
-            table = resume_comparison(arguments.run, watcher=watcher, trust=arguments.trust, stop=stop)
-            say(arguments, table, compare.text(table))
-            return
+        for module, go_on, text in (
+            (comparing, comparing.resume_comparison, compare.text),
+            (sweeping, sweeping.resume_sweep, sweep.text),
+        ):
+            if (Path(arguments.run) / module.FILE).is_file():
+                if steps is not None:
+                    raise InputError(f"--steps is for one run, and {arguments.run!r} holds several; name one of them")
+                table = go_on(arguments.run, watcher=watcher, trust=arguments.trust, stop=stop)
+                say(arguments, table, text(table))
+                return
         result = resume(
             arguments.run,
+            steps=steps,
             watcher=watcher,
             device=arguments.device,
             trust=arguments.trust,

@@ -62,10 +62,13 @@ def run(arguments: argparse.Namespace) -> None:
 def summary(result: Result) -> str:
     """A finished run in a few lines."""
     said, last = _tested(result)
+    patience = "as evaluations brought no better weights (--patience)"
+    early = f"  stopped early at step {result.steps}, {patience}\n" if result.stopped_early else ""
     measured = f"  measured on the way:\n{_listed(result.health)}" if result.health else ""
     return (
         f"{said}{''.join(f'  warning: {line}{chr(10)}' for line in result.warnings)}"
         f"  verdict: {result.verdict}\n{_listed(result.evidence)}{measured}"
+        f"{early}"
         f"  best validation at step {result.best_step} of {result.steps}; the last step's weights: {last}\n"
         f"  {result.forwards:,} forwards in {result.seconds:.0f} s; the journal has {result.journal_bytes:,} bytes\n"
         f"  run folder {result.run}\n"

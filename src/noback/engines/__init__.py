@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from noback.engines.engine import Engine
     from noback.engines.generation import Writing, generate
     from noback.engines.identity import check_identity, identity_of
+    from noback.engines.kept import Models
     from noback.engines.loading import (
         Opened,
         WrongKind,
@@ -39,15 +40,16 @@ _FILES = {
     **dict.fromkeys(("Perturbed", "TensorNames", "materialised"), "perturbed"),
     **dict.fromkeys(("by_example", "check_numbers", "readout_for", "readout_of"), "readout"),
     "Local": "local",
+    "Models": "kept",
     "Reference": "reference",
     "Tally": "reuse.planning",
 }
 
 __all__ = [
-    "AnyEngine", "DataParallel", "Engine", "Local", "LocalEngine", "Opened", "Perturbed", "Reference", "Tally",
-    "TensorNames", "WrongKind", "Writing", "by_example", "check_identity", "check_numbers", "chosen_device", "generate",
-    "identity_of", "is_causal", "keep_freed_memory", "materialised", "open_classifier", "open_model", "open_tokenizer",
-    "readout_for", "readout_of",
+    "AnyEngine", "DataParallel", "Engine", "Local", "LocalEngine", "Models", "Opened", "Perturbed", "Reference",
+    "Tally", "TensorNames", "WrongKind", "Writing", "by_example", "check_identity", "check_numbers", "chosen_device",
+    "generate", "identity_of", "is_causal", "keep_freed_memory", "materialised", "open_classifier", "open_model",
+    "open_tokenizer", "readout_for", "readout_of",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""A table that a command left in a folder: `comparison.json`, `epsilon.json` or `reproduction.json`."""
+"""A table that a command left in a folder: `comparison.json`, `epsilon.json`, `reproduction.json` or `sweep.json`."""
 
 from __future__ import annotations
 

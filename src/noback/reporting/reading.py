@@ -87,7 +87,14 @@ class ReadRun:
             return GOING
         if not self.steps:
             return EMPTY
-        return FINISHED if self.last("result") else STOPPED
+        return FINISHED if self._has_ended else STOPPED
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether there is a result, and not one of the time before the run was made longer."""
+        result = self.last("result")
+        sealed, longer = self.contents is not None and self.contents.sealed, "extended" in self.header
+        return bool(result) and (sealed or not longer)
 
     @property
     def has_diverged(self) -> bool:

@@ -14,8 +14,9 @@ from noback.reporting.reading import EMPTY, FINISHED, GOING, ReadRun
 _OPTIONS = (
     ("model", "model"), ("task", "task"), ("data", "data"), ("columns", "columns"),
     ("template", "template"), ("label words", "words"), ("shots per label", "shots"),
-    ("objective", "objective"), ("adapter", "adapter"), ("steps", "steps"), ("batch", "batch"),
-    ("estimator", "estimator"), ("rule", "rule"), ("noise", "noise"), ("engine", "engine"),
+    ("objective", "objective"), ("adapter", "adapter"), ("steps", "steps"), ("patience", "patience"),
+    ("batch", "batch"), ("balance", "balance"), ("estimator", "estimator"), ("rule", "rule"),
+    ("noise", "noise"), ("engine", "engine"),
     ("type of the weights", "dtype"), ("seed", "seed"), ("seed of the data", "data_seed"),
 )  # fmt: skip
 _LEAD = (
@@ -48,7 +49,11 @@ def state_sentence(run: ReadRun) -> str:
         return f"still going: step {done}{of}"
     if run.state == FINISHED:
         seconds = number_in(run.last("result"), "seconds")
-        return f"finished: {done}{of} steps" + (f" in {duration(seconds)}" if seconds is not None else "")
+        took = f" in {duration(seconds)}" if seconds is not None else ""
+        if run.contents and run.contents.stopped_early:
+            waited = f"{run.option('patience')} evaluations in a row brought no better weights"
+            return f"finished{took}: stopped early at step {done}{of}: {waited}"
+        return f"finished: {done}{of} steps{took}"
     return f"stopped at step {done}{of}; go on with: noback resume {run.path}"
 
 

@@ -1,4 +1,4 @@
-"""What a report is about: runs, or the table that a comparison, a search for eps or a reproduction left in a folder."""
+"""What a report is about: runs, or the table that a comparison, an eps search, a reproduction or a sweep left."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from noback.reporting.folder_table import FolderTable, read_table
 from noback.reporting.reading import ReadRun, distinct_names, read_run
 from noback.reporting.reproduction import REPRODUCTION, reproduction_page
 from noback.reporting.runs_page import run_page, runs_page
+from noback.reporting.sweep import SWEEP, sweep_page
 
-_TABLES = (COMPARISON, EPSILON, REPRODUCTION)
+_TABLES = (COMPARISON, EPSILON, REPRODUCTION, SWEEP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Subject:
 
     @property
     def kind(self) -> str:
-        """run, runs, comparison, epsilon or reproduction."""
+        """run, runs, comparison, epsilon, reproduction or sweep."""
         if self.table:
             return self.table.kind
         return "run" if len(self.runs) == 1 else "runs"
@@ -55,6 +56,8 @@ def page_of(subject: Subject, flags: Mapping[str, str]) -> Page:
     """The page about a subject; `flags` says where each flag of `train` stands in a configuration."""
     if subject.table and subject.table.kind == COMPARISON:
         return comparison_page(subject.table, subject.runs, flags)
+    if subject.table and subject.table.kind == SWEEP:
+        return sweep_page(subject.table, subject.runs)
     if subject.table:
         return epsilon_page(subject.table) if subject.table.kind == EPSILON else reproduction_page(subject.table)
     return run_page(subject.runs[0], flags) if len(subject.runs) == 1 else runs_page(subject.runs, flags)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from noback.embedded import DATA
 from noback.errors import InputError, shown
 from noback.inputs import check_text
+from noback.tasks.balancing import balanced_places
 from noback.tasks.braces import renamed as renamed_template
 from noback.tasks.causal import CausalEncoder, EncodedPrompt
 from noback.tasks.data import Example, read_data, unused_files
@@ -114,9 +115,9 @@ class Task:
         """The questions of a set whose answers are written, in the order of its batches."""
         return self._questions(name, self._by_length(name))
 
-    def step_questions(self, step: int, size: int, seed: int) -> list[Question]:
+    def step_questions(self, step: int, size: int, seed: int, *, balanced: bool = False) -> list[Question]:
         """The questions of a step: those of its batch."""
-        return self._questions("train", self._chosen(step, size, seed))
+        return self._questions("train", self._chosen(step, size, seed, balanced=balanced))
 
     def _questions(self, name: str, places: Sequence[int]) -> list[Question]:
         columns, found = self.spec.sentences, [(self._sets[name][at], self._examples[name][at]) for at in places]
@@ -129,19 +130,21 @@ class Task:
         """Unlabelled texts as the tokens of their prompts."""
         return [encoded.ids for encoded in self.encode([self.unlabelled(text) for text in texts])]
 
-    def batch(self, step: int, size: int, seed: int, *, answer_only: bool = False) -> Batch:
+    def batch(self, step: int, size: int, seed: int, *, answer_only: bool = False, balanced: bool = False) -> Batch:
         """The training batch of a step: a walk through a new order of the examples each epoch.
 
-        `answer_only`: of each example's candidates, the right one alone.
+        `answer_only`: of each example's candidates, the right one alone. `balanced`: the labels in equal shares.
         """
         train: Any = self._sets["train"]
-        chosen = [train[index] for index in self._chosen(step, size, seed)]
+        chosen = [train[index] for index in self._chosen(step, size, seed, balanced=balanced)]
         return self.batched([one.answered() for one in chosen] if answer_only else chosen)
 
-    def _chosen(self, step: int, size: int, seed: int) -> list[int]:
+    def _chosen(self, step: int, size: int, seed: int, *, balanced: bool) -> list[int]:
         """Which training examples a step's batch holds."""
         total = len(self._sets["train"])
         size = min(size, total)
+        if balanced:
+            return balanced_places([example.gold for example in self._examples["train"]], step, size, seed)
         places = (divmod(position, total) for position in range(step * size, (step + 1) * size))
         return [int(_order(seed, epoch, total)[index]) for epoch, index in places]
 
