@@ -243,6 +243,12 @@ def test_the_format_of_stdin_and_stdout_can_be_said(folder, stdin, noback, expec
     assert out.splitlines()[0] == "\t".join(["sentence", *NEW])
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_json_lines_that_are_read_as_csv_are_refused_with_the_flag_to_use(count, folder, stdin, refused):
+    stdin('{"sentence": "a film"}\n' * count)
+    assert "--stdin-format" in refused(folder, "--data", "-")
+
+
 def test_stdout_takes_the_form_of_the_file(folder, tmp_path, noback):
     _, out, _ = noback("predict", folder, "--data", write(tmp_path / "d.jsonl"))
     assert len([json.loads(line) for line in out.splitlines()]) == 8
@@ -354,7 +360,7 @@ def test_the_rows_before_a_bad_one_of_stdin_are_written_and_said(folder, stdin, 
     stdin("sentence\n" + "a film\n" * 5 + "one,two\n")
     code, out, err = noback("predict", folder, "--data", "-")
     assert (code, len(out.splitlines())) == (2, 6)
-    assert "line 7 of stdin (read as csv) has 2 fields; expected 1" in err
+    assert "line 7 of stdin (read as csv; --stdin-format says otherwise) has 2 fields; expected 1" in err
     assert "(5 rows were written before)" in err
 
 

@@ -70,7 +70,7 @@ def _source(arguments: argparse.Namespace) -> Source:
     from noback.tasks import check_data
 
     if arguments.data == STREAM:
-        return stdin_source(sys.stdin.buffer, f".{arguments.stdin_format or FORMATS[0]}")
+        return stdin_source(sys.stdin.buffer, arguments.stdin_format and f".{arguments.stdin_format}")
     if arguments.data.startswith("hf:"):
         raise InputError(
             f"--data is {shown(arguments.data)}; expected a file: a dataset is answered from Python, "

@@ -31,9 +31,14 @@ def file_source(path: Path) -> Source:
     return Source(f"data file {shown(str(path))}", lambda: stream_rows(path), total=True)
 
 
-def stdin_source(stdin: BinaryIO, ending: str) -> Source:
-    """The rows of stdin."""
-    what = f"stdin (read as {ending.removeprefix('.')})"
+def stdin_source(stdin: BinaryIO, ending: str | None) -> Source:
+    """The rows of stdin; where nobody says how it is read, sentences about it say how to."""
+    what = (
+        f"stdin (read as {ending.removeprefix('.')})"
+        if ending
+        else "stdin (read as csv; --stdin-format says otherwise)"
+    )
+    ending = ending or ".csv"
     return Source(what, lambda: rows_from(stdin, ending, what), total=False)
 
 
