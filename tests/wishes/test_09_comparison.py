@@ -107,6 +107,14 @@ def test_a_comparisons_page_has_conclusion_flips_and_command(compared, noback):
     assert all(title in page for title in ("Conclusion", "Answers that changed", "What was run", "noback compare"))
 
 
+def test_compare_ends_with_the_conclusion_of_its_page(compared, noback):
+    code, out, _ = noback("resume", compared)  # it has ended: nothing is trained again
+    assert code == 0
+    page = noback("report", compared, "--markdown")[1]
+    word = page.partition("**")[2].partition("**")[0]
+    assert f"\n{word}\n  - " in out
+
+
 def test_the_command_on_the_page_is_the_same_comparison(compared, noback):
     from noback.cli.flags import config_from
 

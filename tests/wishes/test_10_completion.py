@@ -64,6 +64,7 @@ def test_bash_completes_the_choices_of_a_flag(completed):
     assert completed("compare", "--dtype", "b") == ["bfloat16"]
     assert completed("train", "--dtype", "=", "b") == ["bfloat16"]  # bash parts --dtype=b so
     assert completed("evaluate", "runs/reviews-001", "--split", "v") == ["validation"]
+    assert completed("train", "--divide", "p") == ["points"]
     assert completed("baseline", "p") == ["probe"]
     assert set(task_names()) <= {*completed("train", "--task", "")}
 

@@ -77,9 +77,20 @@ def text(table: dict[str, Any]) -> str:
             f"accuracy on {examples} test examples, each label equally often",
             *aligned(heads, rows),
             *([table["tuned_note"]] if table.get("tuned_note") else []),
+            *_conclusion(table["folder"]),
             f"saved in {table['folder']}; see it with: noback report {table['folder']}",
         ]
     )
+
+
+def _conclusion(folder: str) -> list[str]:
+    """Which objective won, and why one may say so, from the runs' folders."""
+    from noback.reporting import read_subject
+    from noback.reporting.comparison import concluded
+
+    subject = read_subject([folder])
+    found = concluded(subject.table, subject.runs) if subject.table else None
+    return [found.word, *(f"  - {line}" for line in found.evidence)] if found else []
 
 
 def _or_dash(value: float | None, spec: str) -> str:

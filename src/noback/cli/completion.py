@@ -60,7 +60,7 @@ def _known() -> dict[str, tuple[str, ...]]:
     return {
         **config_choices(), "task": (*task_names(), FILES), "model": (*MODELS, FILES), "split": _SPLITS,
         "at": ("best", "final", "base"), "log_to": tuple(TRACKERS), "method": ("zero-shot", "probe", "adam"),
-        "shell": tuple(SCRIPTS),
+        "shell": tuple(SCRIPTS), "template": (), "words": (),
     }  # fmt: skip
 
 
@@ -68,6 +68,8 @@ def _values(action: argparse.Action, known: Mapping[str, tuple[str, ...]]) -> tu
     """What may stand for a value: its choices, files, or nothing that is known."""
     if action.nargs == 0:
         return ()
+    if action.choices is not None:
+        return tuple(map(str, action.choices))
     return known.get(action.dest, () if action.metavar in _NOTHING else (FILES,))
 
 

@@ -13,7 +13,7 @@ _GROUPS = {
     "model": ("model", "at", "adapter", "dtype", "quantise", "device", "engine", "trust", "shape", "merge"),
     "method": ("objective", "objectives", "estimator", "rule", "noise", "adapt_ties", "probes"),
     "run": (),  # what stands nowhere else
-    "output": ("out", "markdown", "log_to", "health_every", "json"),
+    "output": ("out", "markdown", "toml", "log_to", "health_every", "json"),
 }  # fmt: skip
 _OWN = ("help", "version")
 

@@ -47,6 +47,12 @@ def comparison_page(table: FolderTable, runs: Sequence[ReadRun], flags: Mapping[
     return Page(f"{count} compared", lead_of(table), state, tuple(section for section in sections if section.blocks))
 
 
+def concluded(table: FolderTable, runs: Sequence[ReadRun]) -> Judgement | None:
+    """What a comparison says in words."""
+    rows, by_name = _titled(table.rows), {run.name: run for run in runs}
+    return _concluded(rows, {index: by_name[_name(row)] for index, row in enumerate(rows) if _name(row) in by_name})[0]
+
+
 def _concluded(rows: Sequence[dict[str, Any]], runs: Mapping[int, ReadRun]) -> tuple[Judgement | None, Table | None]:
     """What the rows say in words, and which answers changed."""
     tested = []
