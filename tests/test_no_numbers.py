@@ -317,6 +317,19 @@ def test_an_export_names_the_tensor_that_is_no_number(run, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("task", ["reviews", "reviews-causal", "instructions"])
+def test_weights_too_large_to_answer_with_are_not_written(task, tiny_folder, tiny_causal_folder, data_folder, tmp_path):
+    """They are finite themselves; what the model makes of them is not."""
+    model = tiny_folder if task == "reviews" else tiny_causal_folder
+    made = Run(RunConfig(model=str(model), task=task, data=str(data_folder)))
+    export(made, tmp_path / "sound")
+    for tensor in made.weights.tensors.values():
+        tensor.fill_(3e38) if tensor.dim() == 1 else None
+    with pytest.raises(NobackError, match=r"no numbers .* with the weights of step 4, so nothing was written"):
+        export(made, tmp_path / "out", step=4)
+    assert not (tmp_path / "out").exists()
+
+
 def test_adam_that_diverges_says_so(config, monkeypatch):
     with pytest.raises(Diverged, match=r"after step 3 of Adam: try a smaller lr"):
         baseline(dataclasses.replace(config, rule=Sgd(lr=1e30)), "adam")

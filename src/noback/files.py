@@ -19,6 +19,8 @@ from typing import Any, BinaryIO
 
 from noback.errors import DamagedError, NobackError
 
+_LARGEST = 2**28  # bytes
+
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
     """The descriptor of a regular file; a link, a pipe or a folder in its place is refused. Other errors pass."""
@@ -38,8 +40,14 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def read_regular(path: Path) -> bytes:
-    """The bytes of a regular file; the system's errors pass."""
+    """The bytes of a regular file; one larger than any that noback writes is refused. The system's errors pass."""
     with os.fdopen(open_regular(path), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > _LARGEST:  # a file with holes takes no room where it lies, and all of it in memory
+            raise DamagedError(
+                f"{str(path)!r} has {size:,} bytes; noback reads at most {_LARGEST:,} of such a file: "
+                "put the one that was written in its place, or remove it"
+            )
         return file.read()
 
 

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, NoReturn
 
 from noback.errors import InputError, shown
 
+_LARGEST_TOML = 2**24  # bytes
 _NUMBER = re.compile(r"[0-9]{1,40}")
 
 
@@ -36,10 +37,16 @@ def whole_number_in(text: str) -> int | None:
     return int(text) if _NUMBER.fullmatch(text) else None
 
 
-def read_given(path: Path, what: str) -> bytes:
-    """The bytes of a regular file, links followed; a folder, a pipe or a device is refused and never waited for."""
+def read_given(path: Path, what: str, most: int | None = None) -> bytes:
+    """The bytes of a regular file, links followed; a folder, a pipe or a device is refused and never waited for.
+
+    `most`: a file of more bytes is refused.
+    """
     try:
         with open_given(path, what) as file:
+            size = os.fstat(file.fileno()).st_size
+            if most is not None and size > most:
+                raise InputError(f"{what} {shown(str(path))} has {size:,} bytes; expected at most {most:,}")
             return file.read()
     except OSError as error:
         raise InputError(f"{what} {shown(str(path))} cannot be read: {error.strerror}") from None
@@ -66,7 +73,7 @@ def open_given(path: Path, what: str) -> BinaryIO:
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
     """The nested tables of a TOML file."""
-    raw = read_given(path, what)
+    raw = read_given(path, what, _LARGEST_TOML)
     try:
         return tomllib.loads(raw.decode("utf-8"))
     except RecursionError:

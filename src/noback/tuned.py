@@ -10,10 +10,11 @@ from typing import Any
 from safetensors import SafetensorError
 
 from noback.adapters import is_quantised
+from noback.answers import scored
 from noback.config import config_of
 from noback.counts import one_answer_warning
-from noback.errors import InputError, NobackError, shown
-from noback.evaluating import answers, score_of
+from noback.errors import InputError, NobackError, NoNumbers, shown
+from noback.evaluating import answers, score_of, write
 from noback.files import is_regular, whole_folder
 from noback.folder import RunFolder
 from noback.header import check_run
@@ -174,6 +175,23 @@ def _check_weights(run: Run, step: int | None) -> None:
         )
 
 
+def _check_answers(run: Run, step: int | None) -> None:
+    """Refuse to write weights that are numbers, and too large for the model to answer with any."""
+    spec = run.task.spec
+    text = ("a",) * len(spec.sentences) + ("a", "b") * (spec.answer == "choices")
+    try:
+        if spec.answer == "text":
+            write(run, run.task.asked([text]))
+        else:
+            scored(run.engine, run.task.prompts([text]))
+    except NoNumbers as error:
+        of = "the weights" if step is None else f"the weights of step {step}"
+        raise NobackError(
+            f"{error.found} with {of}, so nothing was written: the run has diverged there; "
+            "write the weights of an earlier step (--at best)"
+        ) from None
+
+
 def check_target(target: Path) -> None:
     """Refuse to write into a folder that holds something."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -187,6 +205,7 @@ def export(run: Run, target: str | os.PathLike[str], *, merge: bool = False, ste
     """
     check_target(Path(target))
     _check_weights(run, step)
+    _check_answers(run, step)
     adapter: Any = run.config.adapter
     if merge and not adapter.merges:
         raise InputError(f"--merge is for LoRA; a run with adapter {adapter.kind!r} is exported as it is")

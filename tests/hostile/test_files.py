@@ -162,6 +162,18 @@ def test_metrics_of_any_type_stop_neither_a_resume_nor_a_report(unfinished, noba
         assert code == 0, err
 
 
+@pytest.mark.parametrize(
+    ("name", "commands"),
+    [("metrics.jsonl", ("report", "resume")), ("run.toml", ("evaluate", "resume")), ("trained-rows", ("evaluate",))],
+)
+def test_a_file_that_is_large_by_its_holes_is_refused_before_it_is_read(run, noback, name, commands):
+    """A few bytes in an archive, and all of memory where they are read."""
+    os.truncate(run / name, 2**40)
+    for command in commands:
+        code, _, err = noback(command, run)
+        assert (code, "1,099,511,627,776 bytes" in err) == (2, True), err
+
+
 def contents_of(path):
     return {one.relative_to(path): one.read_bytes() for one in path.rglob("*")} if path.is_dir() else path.read_bytes()
 
