@@ -253,6 +253,9 @@ def test_a_run_that_stopped_for_numbers_that_are_none_is_diverging():
         assert advised_lr(found) == pytest.approx(0.1)
     lines = [look(0, 60, 0.7), look(100, 80, 0.5)]
     assert judged(*lines, line).word == LEARNING  # resumed, it came further
+    at_the_end = {**line, "step": 100}
+    assert judged(*lines, at_the_end).word == DIVERGING
+    assert judged(lines[0], at_the_end, lines[1]).word == LEARNING  # resumed, it gave numbers there
 
 
 def test_an_evaluation_without_numbers_is_none():

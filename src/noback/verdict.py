@@ -89,8 +89,13 @@ def _is_moderate(value: Any) -> bool:
 
 def stopped_at(contents: Contents, metrics: Sequence[Mapping[str, Any]]) -> dict[int, str]:
     """Where the run stopped for numbers that are none, and what was found; not where a resumed run came further."""
-    lines = [line for line in metrics if line.get("kind") == "diverged" and has_numbers(line, "step")]
-    return {int(line["step"]): str(line.get("found", "")) for line in lines if line["step"] >= len(contents.steps)}
+    found: dict[int, str] = {}
+    for line in (line for line in metrics if has_numbers(line, "step")):
+        if line.get("kind") == "diverged" and line["step"] >= len(contents.steps):
+            found[int(line["step"])] = str(line.get("found", ""))
+        elif line.get("kind") in ("validation", "test"):  # written later: there it gave numbers
+            found = {step: what for step, what in found.items() if step > line["step"]}
+    return found
 
 
 def _accuracy_is_known(line: Mapping[str, Any]) -> bool:

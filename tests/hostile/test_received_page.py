@@ -144,6 +144,7 @@ MADE = {
     "has a link in place of its lock": link_for("lock"),
     "has a link in place of its metrics": link_for("metrics.jsonl"),
     "has a link in place of its folder of snapshots": link_for("snapshots"),
+    "has metrics that are a terabyte of nothing": lambda run, _: os.truncate(run / "metrics.jsonl", 2**40),
     "has a pipe in place of its lock": pipe_for_lock,
     "has a snapshot of another run": foreign_snapshot,
     "holds slopes that are no numbers": change_record(nan_slopes),
