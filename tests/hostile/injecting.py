@@ -149,10 +149,10 @@ def go(config: RunConfig, out: Path, at: int | None, act: Callable[[], None]) ->
     return calls.count
 
 
-def facts(out: Path) -> tuple[bytes, str, str, tuple[str, ...]]:
+def facts(out: Path) -> tuple[bytes, str, str, tuple[str, ...], str]:
     """What must be the same however a run was harmed: its journal, the verdict and why."""
     result = [line for line in RunFolder(out).read_metrics() if line["kind"] == "result"][-1]
-    said = (result["weights"], result["final_weights"], tuple(result["evidence"]))
+    said = (result["weights"], result["final_weights"], tuple(result["evidence"]), result["verdict"])
     return ((out / "journal").read_bytes(), *said)
 
 
