@@ -132,13 +132,14 @@ def test_examples_with_fewer_candidates_are_answered_by_the_engine(tiny_causal_f
 
 
 def test_every_score_that_is_judged_is_checked():
-    """`engine.score` is called by `answers.scored`; elsewhere only to be timed."""
+    """`engine.score` is called by `answers.scored`; elsewhere only to be timed, or by an engine that divides the work."""
     called = {
         path.relative_to(SOURCES).as_posix()
         for path in SOURCES.rglob("*.py")
         if re.search(r"engine\.score\(", path.read_text())
     }
-    assert called == {"answers.py", "bench/contenders.py", "reproduction/grid_runner.py"}
+    timed = {"bench/contenders.py", "reproduction/grid_runner.py"}
+    assert called == {"answers.py", "engines/data_parallel.py", *timed}
 
 
 # Training

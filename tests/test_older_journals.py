@@ -9,6 +9,7 @@ import pytest
 from noback import AdaptTies, LocalEngine, Normal, Rademacher, resume
 from noback.journal import read_journal
 from noback.tuned import tuned_run
+from tests.hostile.forging import records_in_order
 
 FOLDER = Path(__file__).parent / "data" / "journals-0.1.0"
 DIGESTS = json.loads((FOLDER / "digests.json").read_text())
@@ -49,3 +50,17 @@ def test_a_run_goes_on(name, left, tmp_path):
     assert (after.header["format"], len(after.steps), after.steps[: len(kept)]) == (1, 8, kept)
     run, _ = tuned_run(tmp_path / "run", "final", snapshots=False)
     assert run.weights.digest() == result.final_weights
+
+
+def test_a_run_that_had_only_begun_goes_on_in_its_own_format(tmp_path):
+    """Not one record is there: the first evaluation is written as 0.1.0 would read it."""
+    shutil.copytree(FOLDER / "lora", tmp_path / "run")
+    journal = tmp_path / "run" / "journal"
+    contents = read_journal(journal)
+    begin = contents.sound_bytes - contents.record_bytes * len(records_in_order(contents))
+    journal.write_bytes(journal.read_bytes()[:begin])
+    resume(tmp_path / "run")
+    after = read_journal(journal)
+    assert (after.header["format"], len(after.steps)) == (1, 8)
+    assert not any(one.chosen for one in after.evaluations)
+    assert after.best() == max(after.evaluations, key=lambda one: (one.score, -one.loss, -one.step))
