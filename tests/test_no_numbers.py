@@ -132,7 +132,7 @@ def test_examples_with_fewer_candidates_are_answered_by_the_engine(tiny_causal_f
 
 
 def test_every_score_that_is_judged_is_checked():
-    """`engine.score` is called by `answers.scored`; elsewhere only to be timed, or by an engine that divides the work."""
+    """`engine.score` is called by `answers.scored`; elsewhere to be timed, or by an engine that divides it."""
     called = {
         path.relative_to(SOURCES).as_posix()
         for path in SOURCES.rglob("*.py")

@@ -12,6 +12,7 @@ from noback.distributed import World, groups_of, share_of
 from noback.engines.engine import Engine
 from noback.engines.generation import Writing
 from noback.engines.reuse.planning import Tally
+from noback.json_text import json_text
 from noback.tasks import Batch
 from noback.values import Move
 from noback.weights import Weights
@@ -65,7 +66,7 @@ class DataParallel:
         world = self._world
         part = share_of(len(prompts), world.rank, world.size)
         mine = self._engine.write(prompts[part], points, writing) if prompts[part] else [[] for _ in points]
-        told = [json.loads(text) for text in world.gathered_bytes(json.dumps(mine).encode())]
+        told = [json.loads(text) for text in world.gathered_bytes(json_text(mine).encode())]
         return [[tokens for of_rank in told for tokens in of_rank[point]] for point in range(len(points))]
 
     def _scored(self, batch: Batch, points: Sequence[Move], some: slice, examples: slice) -> Tensor | None:
