@@ -221,6 +221,8 @@ def _signature(name: str, thing: Any) -> str:
 
 def _parameter(parameter: inspect.Parameter) -> str:
     hint = "" if parameter.annotation is parameter.empty else f": {_annotation(parameter.annotation)}"
+    if parameter.kind is parameter.VAR_KEYWORD:
+        return f"**{parameter.name}{hint}"
     if parameter.default is parameter.empty:
         return parameter.name + hint
     factory = type(parameter.default).__name__ == "_HAS_DEFAULT_FACTORY_CLASS"
@@ -229,6 +231,8 @@ def _parameter(parameter: inspect.Parameter) -> str:
 
 
 def _annotation(hint: Any) -> str:
+    if isinstance(hint, typing.ForwardRef):
+        return hint.__forward_arg__
     return hint if isinstance(hint, str) else getattr(hint, "__name__", str(hint))
 
 

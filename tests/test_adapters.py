@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 
-from noback import Full, InputError, Lora, Prefix, RunConfig, Sgd, TwoSided, evaluate, export, resume, train, tuned_run
+from noback import Full, InputError, Lora, Prefix, RunConfig, Sgd, TwoSided, evaluate, export, tuned_run
 from noback.adapters import floating
 from noback.engines import Local
 from noback.folder import RunFolder
@@ -16,7 +16,7 @@ from noback.journal import read_journal
 from noback.replaying import begin_with, go_to
 from noback.run import Run, drawn_data
 from noback.tensor_bytes import packed, rounded_start, unpacked
-from noback.training import Interrupted
+from noback.training import Interrupted, resume, train
 from noback.values import UNPERTURBED, Move, Term
 from noback.weights import Weights
 from tests.conftest import check_against_the_twin, tiny_model

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from noback import AdaptTies, Momentum, OneSided, RunConfig, Sgd, TwoSided, resume, train, training
+from noback import AdaptTies, Momentum, OneSided, RunConfig, Sgd, TwoSided, training
 from noback.engines import Local, Reference
 from noback.errors import Diverged
 from noback.estimators import run_search
@@ -18,7 +18,7 @@ from noback.objectives import Accuracy, CrossEntropy, LanguageModel, answer_loss
 from noback.replaying import go_to
 from noback.rules import move_of
 from noback.run import Run, drawn_data
-from noback.training import Interrupted
+from noback.training import Interrupted, resume, train
 from noback.values import Estimate, Move, Term, direction_seeds
 from noback.watching import Silent
 from noback.weights import Weights

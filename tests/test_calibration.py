@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import tensor
 
-from noback import RunConfig, evaluating, train
+from noback import RunConfig, evaluating
 from noback.calibration import calibrated, calibrated_accuracy, content_free
 from noback.folder import RunFolder
 from noback.run import Run, drawn_data
 from noback.tasks import load_spec
-from noback.training import resume
+from noback.training import resume, train
 from tests.conftest import rows_of, write_rows
 
 NONE = float("-inf")

@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 
-from noback import Full, LocalEngine, Lora, Prefix, RunConfig, evaluate, export, predict, resume, train, tuned_run
+from noback import Full, LocalEngine, Lora, Prefix, RunConfig, evaluate, export, predict, tuned_run
 from noback.calibration import calibrated_accuracy
 from noback.engines import Local, Reference, Tally
 from noback.errors import InputError
@@ -15,7 +15,7 @@ from noback.evaluating import answers
 from noback.folder import RunFolder
 from noback.replaying import go_to
 from noback.run import Run, drawn_data
-from noback.training import Interrupted
+from noback.training import Interrupted, resume, train
 from noback.tuned import open_run
 from noback.values import Move, Term
 

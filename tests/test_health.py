@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from noback import Accuracy, Function, RunConfig, Sgd, TwoSided, resume, stepping, train
+from noback import Accuracy, Function, RunConfig, Sgd, TwoSided, stepping
 from noback.folder import RunFolder
 from noback.health import agreement_figures, noise_figures, on_the_way, slope_figures
 from noback.journal import read_journal
 from noback.measuring import measure
 from noback.replaying import step_length
-from noback.training import Interrupted
+from noback.training import Interrupted, resume, train
 from noback.values import Move, Term, direction_seeds
 from noback.watching import Silent
 from tests.conftest import tiny_model, weights_of, write_rows

@@ -20,8 +20,6 @@ from noback import (
     Sgd,
     TwoSided,
     predict,
-    resume,
-    train,
     training,
     tuned_run,
 )
@@ -29,7 +27,7 @@ from noback.folder import RunFolder
 from noback.journal import read_journal
 from noback.run import Run, drawn_data
 from noback.snapshot import save_snapshot
-from noback.training import Interrupted
+from noback.training import Interrupted, resume, train
 from noback.watching import Silent
 from tests.conftest import tiny_model
 

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from noback import Accuracy, AdaptTies, CrossEntropy, InputError, RunConfig, Sgd, TwoSided, resume, train, tuned_run
+from noback import Accuracy, AdaptTies, CrossEntropy, InputError, RunConfig, Sgd, TwoSided, tuned_run
 from noback.journal import EpsChange, Evaluation, Journal, StepRecord, read_journal
-from noback.training import Interrupted
+from noback.training import Interrupted, resume, train
 from noback.watching import Silent
 
 

@@ -7,12 +7,12 @@ import re
 
 import pytest
 
-from noback import Accuracy, RunConfig, Sgd, TwoSided, resume, train
+from noback import Accuracy, RunConfig, Sgd, TwoSided
 from noback.folder import RunFolder
 from noback.health import tie_advice
 from noback.journal import Contents, Evaluation, StepRecord
 from noback.paired import PerExample
-from noback.training import Interrupted
+from noback.training import Interrupted, resume, train
 from noback.verdict import (
     DIVERGING,
     LEARNING,

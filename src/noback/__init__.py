@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from noback.estimators import CurvatureWeighted as CurvatureWeighted
     from noback.estimators import OneSided as OneSided
     from noback.estimators import TwoSided as TwoSided
+    from noback.events import Event as Event
+    from noback.functions import baseline as baseline
+    from noback.functions import compare as compare
+    from noback.functions import epsilon as epsilon
+    from noback.functions import resume as resume
+    from noback.functions import train as train
+    from noback.history import History as History
     from noback.mezo import MeZO as MeZO
     from noback.objectives import Accuracy as Accuracy
     from noback.objectives import CrossEntropy as CrossEntropy
@@ -31,13 +38,12 @@ if TYPE_CHECKING:
     from noback.objectives import LanguageModel as LanguageModel
     from noback.objectives import MacroF1 as MacroF1
     from noback.objectives import Reward as Reward
+    from noback.reporting import report as report
     from noback.result import Result as Result
     from noback.rules import Momentum as Momentum
     from noback.rules import Sgd as Sgd
     from noback.run import Run as Run
     from noback.sweeping import sweep as sweep
-    from noback.training import resume as resume
-    from noback.training import train as train
     from noback.tuned import evaluate as evaluate
     from noback.tuned import export as export
     from noback.tuned import generate as generate
@@ -59,9 +65,11 @@ _ROOMS = {
     "CrossEntropy": "objectives",
     "DamagedError": "errors",
     "Display": "cli.display",
+    "Event": "events",
     "Full": "adapters",
     "Function": "objectives",
     "Head": "adapters",
+    "History": "history",
     "InputError": "errors",
     "LanguageModel": "objectives",
     "LocalEngine": "engines",
@@ -75,13 +83,17 @@ _ROOMS = {
     "Run": "run",
     "RunConfig": "config",
     "Score": "values",
+    "baseline": "functions",
+    "compare": "functions",
+    "epsilon": "functions",
     "evaluate": "tuned",
     "export": "tuned",
     "generate": "tuned",
     "predict": "tuned",
-    "resume": "training",
+    "report": "reporting",
+    "resume": "functions",
     "sweep": "sweeping",
-    "train": "training",
+    "train": "functions",
     "tuned_run": "tuned",
 }
 _METHODS = {"estimators": "AnyEstimator", "rules": "AnyRule", "directions": "AnyNoise"}  # each kind is public

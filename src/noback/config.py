@@ -9,7 +9,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
@@ -22,14 +22,20 @@ from noback.estimators import AdaptTies, AnyEstimator, TwoSided
 from noback.inputs import read_toml
 from noback.json_text import json_text
 from noback.objectives import SELECTING, AnyObjective, CrossEntropy
-from noback.options import build, check_seed, one_of, option, whole
+from noback.options import build, check_seed, converted, one_of, option, whole
 from noback.rules import AnyRule, Sgd
 from noback.tasks import TaskSpec, check_line, own_name, spec_for, words_text
 from noback.usual import usual_eps, usual_lr
 from noback.values import MOST_STEPS
 from noback.weights import DTYPES
 
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from noback.option_types import ConfigOptions
+
 BALANCED = ("batches",)
+METHODS = ("estimator", "rule", "noise", "adapt_ties", "engine", "adapter", "objective")  # options that have options
 _OTHER_NOISE = [kind for kind in typing.get_args(AnyEstimator) if kind.usual_noise != TwoSided.usual_noise]
 _USUAL_NOISE = ", ".join([TwoSided.usual_noise, *(f"with {kind.kind} {kind.usual_noise}" for kind in _OTHER_NOISE)])
 
@@ -85,7 +91,13 @@ class RunConfig:
         CrossEntropy(), "what a step lowers; one's own: module:function, or reward:module:function"
     )
 
+    if TYPE_CHECKING:
+
+        def __init__(self, **options: Unpack[ConfigOptions]) -> None:
+            """What a keyword may be: a method is an object, its kind's name or a table."""
+
     def __post_init__(self) -> None:
+        self._name_methods()
         whole("steps", self.steps, MOST_STEPS)
         for name in ("test_limit", "batch"):
             whole(name, getattr(self, name))
@@ -119,6 +131,13 @@ class RunConfig:
     def task_name(self) -> str:
         """What the task is called: as it was named, or as the data where template and words are one's own."""
         return own_name(self.task, self.data, self.template, self.words) or self.task
+
+    def _name_methods(self) -> None:
+        """Put the object in the place of a method that is given by its kind's name or as a table."""
+        for name in METHODS:
+            value = getattr(self, name)
+            if value is not None and not dataclasses.is_dataclass(value):
+                object.__setattr__(self, name, converted(typing.get_type_hints(RunConfig)[name], value, name))
 
     def settled(self) -> RunConfig:
         """With eps, lr, the noise and the bound of eps spelled out where they were left to the usual ones."""
@@ -164,11 +183,11 @@ class RunConfig:
 
     def table(self) -> dict[str, Any]:
         """The configuration as nested tables, every default spelled out; what is None is left out."""
-        return _table(self.settled())
+        return table_of(self.settled())
 
     def given(self) -> dict[str, Any]:
         """The configuration as nested tables; what was left to the adapter is left out."""
-        return _table(self)
+        return table_of(self)
 
     def recorded(self) -> dict[str, Any]:
         """The configuration as a journal holds it: without the device, which a replay may change."""
@@ -223,10 +242,11 @@ def renamed(table: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _table(options: Any) -> dict[str, Any]:
+def table_of(options: Any) -> dict[str, Any]:
+    """An option object as nested tables; what is None is left out."""
     table: dict[str, Any] = {"kind": options.kind} if hasattr(options, "kind") else {}
     for item in dataclasses.fields(options):
         value = getattr(options, item.name)
         if value is not None:
-            table[item.name] = _table(value) if dataclasses.is_dataclass(value) else value
+            table[item.name] = table_of(value) if dataclasses.is_dataclass(value) else value
     return table

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from noback.errors import InputError, InUseError
-from noback.files import clear_leftovers, is_regular, open_regular, read_regular, refuse_link, whole_folder, write_new
+from noback.files import (
+    clear_leftovers,
+    is_regular,
+    open_regular,
+    read_regular,
+    refuse_link,
+    whole_folder,
+    write_new,
+    write_whole,
+)
 from noback.json_text import json_text
 from noback.metrics import metrics_in
 
@@ -30,17 +39,36 @@ class RunFolder:
         self.metrics = self.path / "metrics.jsonl"
         self.snapshots = self.path / "snapshots"
         self.trained_rows = self.path / "trained-rows"
+        self.data = self.path / "data"  # rows that were given in memory
+        self._has_rows = False  # whether these were put there and nothing else is
 
-    def create(self, config: str) -> None:
-        """Make the folder with its configuration, whole or not at all; one that exists is refused."""
-        if self.path.exists():
+    def check_new(self) -> None:
+        """Refuse a folder that exists, unless its rows were put there just now."""
+        if self.path.exists() and not self._has_rows:
             raise InputError(
                 f"run folder {str(self.path)!r} exists; choose another with --out, "
                 f"or go on with it: noback resume {self.path}"
             )
+
+    def create(self, config: str) -> None:
+        """Make the folder with its configuration, whole or not at all; one that exists is refused."""
+        self.check_new()
+        if self._has_rows:
+            write_whole(self.config, config)
+            return
+        self._make({self.config.name: config.encode()}, self.path)
+
+    def keep_data(self, files: Mapping[str, bytes]) -> None:
+        """Make the folder with nothing but a run's rows."""
+        self.check_new()
+        self._make(files, self.data)
+        self._has_rows = True
+
+    def _make(self, files: Mapping[str, bytes], folder: Path) -> None:
         try:
-            with whole_folder(self.path) as unborn:
-                write_new(unborn / self.config.name, config.encode())
+            with whole_folder(folder) as unborn:
+                for name, content in files.items():
+                    write_new(unborn / name, content)
         except OSError as error:
             raise InputError(f"run folder {str(self.path)!r} cannot be made: {error.strerror}") from None
 
@@ -51,7 +79,7 @@ class RunFolder:
             raise InputError(f"{str(self.path)!r} {what}; expected a folder that `noback train` made")
         for path in (self.journal, self.metrics, self.trained_rows, self._lock):
             is_regular(path)
-        for name in (self.snapshots.name, *_LOGS):
+        for name in (self.snapshots.name, self.data.name, *_LOGS):
             refuse_link(self.path / name)
 
     def clear(self) -> None:

@@ -86,7 +86,7 @@ def build(kind: type[T], table: Mapping[str, Any], where: str = "") -> T:
     for key, value in table.items():
         if key not in known:
             raise InputError(f"unknown option {shown(where + key)}{_where_else(key, kind, where)}")
-        values[key] = _convert(hints[key], value, where + key)
+        values[key] = converted(hints[key], value, where + key)
     missing = [name for name, item in known.items() if name not in values and _required(item)]
     if missing:
         raise InputError(f"option {where + missing[0]!r} is missing")
@@ -114,7 +114,7 @@ def _required(item: Field[Any]) -> bool:
     return item.default is MISSING and item.default_factory is MISSING
 
 
-def _convert(hint: Any, value: Any, name: str) -> Any:
+def converted(hint: Any, value: Any, name: str) -> Any:
     """`value` as the type that `hint` asks for; whole numbers serve where a float is asked."""
     accepted = _members(hint)
     if value is None and type(None) in accepted:

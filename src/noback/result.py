@@ -12,6 +12,7 @@ from noback.answers import Answers
 from noback.counts import one_answer_score, one_answer_warning
 from noback.evaluating import answers, one_by_one, score_of, stopping_at
 from noback.health import on_the_way, slope_figures
+from noback.history import History, read_history
 from noback.journal import Contents
 from noback.memory import peak_memory
 from noback.objectives import TEXTS, exact_match
@@ -56,22 +57,34 @@ class Result:
     evidence: tuple[str, ...]
     health: tuple[str, ...]  # what was measured on the way; it may differ where a run was interrupted
     stopped_early: bool = False  # whether its patience ended it before all its steps were taken
+    stopped: bool = False  # whether it was asked to stop after `steps` steps; `noback.resume(result.run)` goes on
+
+    @property
+    def history(self) -> History:
+        """The loss of each step and every evaluation, read from the run's folder."""
+        return read_history(self.run)
 
 
-def finished(run: Run, contents: Contents, zero_shot: Score, seconds: float) -> Result:
-    """Test the last weights and the best; the run is left with the best."""
+def finished(run: Run, contents: Contents, zero_shot: Score, seconds: float, *, stopped: bool = False) -> Result:
+    """Test the last weights and the best; the run is left with the best.
+
+    Of a run that was `stopped`, nothing is written: its end is yet to come.
+    """
     config, steps = run.config, len(contents.steps)
+    tell = _nothing if stopped else run.folder.add_metrics
     with stopping_at(run, contents, steps):
         answered = answers(run, "test")
-        final, final_weights = _tested(run, steps, "final", answered), run.weights.digest()
+        final, final_weights = score_of(run, answered), run.weights.digest()
+    tell(kind="test", at="final", step=steps, **dataclasses.asdict(final), **one_by_one(run, answered))
     best = contents.best()
     best_step = best.step if best else steps
     with stopping_at(run, contents, best_step):
         if best_step != steps:
             go_to(run, best_step, contents)
             answered = answers(run, "test")
-        tested = _tested(run, best_step, "best", answered)
-    run.folder.add_metrics(kind="mistakes", step=best_step, mistakes=_mistakes(run, answered))
+        tested = score_of(run, answered)
+    tell(kind="test", at="best", step=best_step, **dataclasses.asdict(tested), **one_by_one(run, answered))
+    tell(kind="mistakes", step=best_step, mistakes=_mistakes(run, answered))
     metrics = run.folder.read_metrics()
     judged = verdict(contents, metrics)
     result = Result(
@@ -101,24 +114,23 @@ def finished(run: Run, contents: Contents, zero_shot: Score, seconds: float) -> 
         evidence=judged.evidence,
         health=on_the_way(contents, metrics),
         stopped_early=contents.stopped_early,
+        stopped=stopped,
     )
     tally = run.engine.tally
     if tally.saved:
-        run.folder.add_metrics(kind="sharing", **dataclasses.asdict(tally))
+        tell(kind="sharing", **dataclasses.asdict(tally))
         run.watcher.note(f"{tally}")
-    run.folder.add_metrics(kind="result", **dataclasses.asdict(result))
+    tell(kind="result", **dataclasses.asdict(result))
     return result
+
+
+def _nothing(**_values: Any) -> None:
+    """Write no line of metrics."""
 
 
 def _calibrated(run: Run) -> float | None:
     lines = (line for line in run.folder.read_metrics() if line.get("kind") == "zero_shot")
     return next((line["calibrated"] for line in lines if "calibrated" in line), None)
-
-
-def _tested(run: Run, step: int, at: str, answered: Answers) -> Score:
-    score = score_of(run, answered)
-    run.folder.add_metrics(kind="test", at=at, step=step, **dataclasses.asdict(score), **one_by_one(run, answered))
-    return score
 
 
 def _mistakes(run: Run, answered: Answers) -> list[dict[str, Any]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import metadata
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -14,11 +16,13 @@ from noback.answers import fitted
 from noback.config import RunConfig, config_of, read_config
 from noback.distributed import World, check_divide
 from noback.engines import (
+    IN_MEMORY,
     DataParallel,
     Engine,
     Models,
     Opened,
     WrongKind,
+    check_loaded,
     chosen_device,
     identity_of,
     open_classifier,
@@ -45,14 +49,16 @@ class Run:
         folder: RunFolder | None = None,
         watcher: Watcher | None = None,
         spec: TaskSpec | None = None,
-        world: World | None = None,
         *,
+        world: World | None = None,
         models: Models | None = None,
+        loaded: Opened | None = None,
     ) -> None:
         """`folder` none: nothing is recorded. `spec` is the task as a journal has it; none: as `config` names it.
 
         `world`: the ranks that share the scoring; none: this process alone.
         `models`: where base models are kept for several runs; none: the model's files are opened.
+        `loaded`: a model that is in memory, to be tuned there; none: the one that `config` names is opened.
         """
         self.world, self._models = world or World(), models
         self.spec = spec or config.spec()
@@ -60,7 +66,10 @@ class Run:
         self.watcher = watcher or Silent()
         self._folder = folder
         self.device = chosen_device(config.device)
-        opened = self._open()
+        self._in_memory = loaded is not None
+        if loaded is not None:
+            check_loaded(loaded, causal=self.spec.is_causal, head=config.adapter.head_seed is not None)
+        opened = loaded or self._open()
         self.model, self.tokenizer, fresh, _ = opened
         self.base = digest(base_tensors(self.model))
         self.identity = identity_of(opened, chat=self.spec.chat, written=self.spec.answer == "text")
@@ -128,7 +137,9 @@ class Run:
         self.start = self.weights.digest()
         whole = sum(tensor.numel() for tensor in self.model.parameters())
         small = 4 * self.weights.size < whole or not self.config.adapter.portable
-        self._start = {name: tensor.clone() for name, tensor in self.weights.tensors.items()} if small else None
+        place = None if small else torch.device("cpu")  # no file need have those of a model in memory
+        tensors = self.weights.tensors if small or self._in_memory else {}
+        self._start = {name: tensor.to(place, copy=True) for name, tensor in tensors.items()} or None
 
     def start_tensors(self) -> Mapping[str, Tensor]:
         """What the weights began with."""
@@ -140,6 +151,11 @@ class Run:
     def _open(self) -> Opened:
         """The base model as its folder or the hub gives it, with a fresh head where the adapter asks for one."""
         config, seed = self.config, self.config.adapter.head_seed
+        if config.model == IN_MEMORY:
+            raise InputError(
+                "the run was trained from a model that was given in memory and has no name; save that model as it was "
+                "before training (save_pretrained) and name its folder with --model"
+            )
         if config.quantise is not None and config.adapter.tunes_base:
             refuse_quantised(config.adapter.kind)
         if seed is None:
@@ -205,7 +221,8 @@ def recorded_config(folder: RunFolder) -> RunConfig:
                     f"{key} in {str(folder.config)!r} is {now.get(key)!r}, but the journal was made with "
                     f"{written.get(key)!r}; put it back, or train anew with the new value"
                 )
-    return config
+    kept = config.data is not None and Path(config.data).name == folder.data.name and folder.data.is_dir()
+    return replace(config, data=str(folder.data)) if kept and not Path(config.data or "").exists() else config
 
 
 def device_name(device: torch.device) -> str:

@@ -17,7 +17,7 @@ from noback.calibration import calibrated_accuracy
 from noback.config import RunConfig
 from noback.distributed import joined
 from noback.embedded import MODELS
-from noback.engines import Models
+from noback.engines import Models, Opened
 from noback.errors import InputError, NobackError
 from noback.evaluating import answers, one_by_one, per_example, sample_of_training, score_of, stopping_at
 from noback.extending import extend, planned, settle
@@ -52,37 +52,41 @@ class Interrupted(NobackError):
     exit_code = 130
 
 
-def train(
+def train(  # noqa: PLR0913 (all but the first two go by name)
     config: RunConfig,
-    out: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | RunFolder | None = None,
     *,
     watcher: Watcher | None = None,
     stop: Callable[[], bool] = lambda: False,
     health_every: int | None = None,
     divide: str = "examples",
     models: Models | None = None,
+    result_of_stopped: bool = False,
+    loaded: Opened | None = None,
 ) -> Result:
     """Train from the start in a new run folder; `stop` is asked after each step whether to leave off.
 
-    On a GPU a step may be told to the watcher when the next is under way; `stop` is then asked before.
+    On a GPU a step may be told to the watcher when the next is under way; `stop` is then asked before. A run that
+    leaves off raises `Interrupted`, or, with `result_of_stopped`, tests what it has and returns its result.
+    `loaded`: a model in memory, which is tuned there, in place of the one that `config` names.
 
     `health_every`: so often, two more forwards see the curvature and whether the step lowered the loss.
     `divide`: what the ranks of a run under torchrun share: examples, points or both. Rank 0's folder is the run's.
     `models`: where base models are kept for several runs; none: the model's files are opened.
     """
     config = with_whole_paths(config)
-    folder = RunFolder(out if out is not None else next_folder(Path("runs"), Path(config.task_name).stem))
+    place = out if out is not None else next_folder(Path("runs"), Path(config.task_name).stem)
+    folder = place if isinstance(place, RunFolder) else RunFolder(place)
     config.objective.check()
     drawn = drawn_data(config)  # before the model is opened: what is wrong with the data shows at once
     forget_peak()
     with joined(divide) as world, own_folder(folder, world) as own:
-        if own.path.exists():
-            own.create("")  # refuses, before the model is opened
-        run = Run(config, own, watcher, world=world, models=models)
+        own.check_new()  # before the model is opened
+        run = Run(config, own, watcher, world=world, models=models, loaded=loaded)
         run.task.use(drawn)
         own.create(run.config.toml())
         with own.locked(), _saying_how_to_go_on(folder):
-            return _loop(run, stop, health_every)
+            return _loop(run, stop, health_every, result_of_stopped=result_of_stopped)
 
 
 def resume(  # noqa: PLR0913 (all but the first go by name)
@@ -90,14 +94,16 @@ def resume(  # noqa: PLR0913 (all but the first go by name)
     *,
     steps: int | None = None,
     watcher: Watcher | None = None,
+    model: str | None = None,
     device: str | None = None,
     trust: bool = False,
     stop: Callable[[], bool] = lambda: False,
     health_every: int | None = None,
     divide: str = "examples",
     models: Models | None = None,
+    result_of_stopped: bool = False,
 ) -> Result:
-    """Go on with a run from where its folder says it is; `device`: where to, if not where it was.
+    """Go on with a run from where its folder says it is; `model`, `device`: where they are, if not where they were.
 
     `steps`: make the run longer, to so many steps in all; it ends as one of so many from the start.
     `trust`: whether a function that the folder names may be imported and called. `divide`: as for `train`; there need
@@ -108,15 +114,15 @@ def resume(  # noqa: PLR0913 (all but the first go by name)
         refuse_code(config.objective, f"run {str(folder.path)!r}", trust=trust)
         with folder.locked(), _saying_how_to_go_on(folder):
             config = settle(folder) if steps is None else planned(folder, steps)
-            config = replace(config, device=device or config.device)
+            recorded, config = config, replace(config, model=model or config.model, device=device or config.device)
             drawn = drawn_data(config)
             forget_peak()
             run = Run(config, folder, watcher, world=world, models=models)
             run.task.use(drawn)
             if steps is not None:
                 _check_same(run, read_journal(folder.journal))  # before anything is written
-                extend(folder, run.config)
-            return _loop(run, stop, health_every)
+                extend(folder, replace(run.config, model=recorded.model))
+            return _loop(run, stop, health_every, result_of_stopped=result_of_stopped)
 
 
 @contextmanager
@@ -149,7 +155,7 @@ class _Snapshots:
         self.seconds = self.last - began
 
 
-def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Result:
+def _loop(run: Run, stop: Callable[[], bool], health_every: int | None, *, result_of_stopped: bool) -> Result:
     """Train until the configured step; every record is on the disk before anything that follows from it.
 
     On a CPU that is the move of the weights. A GPU's memory dies with the process, so its weights may have moved by
@@ -190,6 +196,8 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None) -> Resul
             break
         if run.world.answer_of_first(stop()):
             steps.settle()
+            if result_of_stopped:
+                return finished(run, contents, zero_shot, earlier + time.monotonic() - began, stopped=True)
             trust = " --trust" if config.objective.function else ""
             raise Interrupted(f"stopped after step {step}; nothing is lost: noback resume {folder.path}{trust}")
         steps.take(step)

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import pytest
 
 import noback.training
-from noback import RunConfig, Sgd, TwoSided, resume, train
+from noback import RunConfig, Sgd, TwoSided
 from noback.errors import DamagedError
 from noback.folder import RunFolder
 from noback.journal import Evaluation, Journal, Seal, StepRecord, read_journal
 from noback.paired import PerExample, mcnemar
-from noback.training import Interrupted
+from noback.training import Interrupted, resume, train
 from noback.values import Score
 from noback.verdict import per_example_of
 from tests.hostile.injecting import facts

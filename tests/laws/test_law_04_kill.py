@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from noback import RunConfig, Sgd, TwoSided, resume, train
+from noback import RunConfig, Sgd, TwoSided
 from noback.folder import RunFolder
-from noback.training import Interrupted
+from noback.training import Interrupted, resume, train
 from tests.contracts.tables import ESTIMATORS, RULES
 
 KILLS = 20

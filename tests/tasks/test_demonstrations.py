@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from noback import RunConfig, predict, resume, train, tuned_run
+from noback import RunConfig, predict, tuned_run
 from noback.errors import InputError
 from noback.run import drawn_data
 from noback.tasks import Task, load_spec
 from noback.tasks.data import Example
 from noback.tasks.demonstrations import demonstration
 from noback.tasks.spec import spec_of
-from noback.training import Interrupted
+from noback.training import Interrupted, resume, train
 from tests.conftest import POSITIVE
 
 CHAT = "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}{{ '[assistant]\n' }}"

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from noback import Accuracy, AdaptTies, RunConfig, Sgd, TwoSided, resume, train, tuned_run
+from noback import Accuracy, AdaptTies, RunConfig, Sgd, TwoSided, tuned_run
 from noback.cli.compare import DESCRIPTION as COMPARE
 from noback.cli.epsilon import DESCRIPTION as EPSILON
 from noback.folder import RunFolder
 from noback.health import slope_figures, tie_advice
 from noback.journal import EpsChange, read_journal
 from noback.measuring_eps import Probe, _for_smooth
-from noback.training import Interrupted
+from noback.training import Interrupted, resume, train
 from noback.verdict import TOO_SMALL, verdict
 from tests.test_verdict import contents, judged, look, still
 

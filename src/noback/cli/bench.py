@@ -34,7 +34,8 @@ _NAMES = {"forwards": "two plain forwards", "noback": "noback", "reference": "re
 def add(parser: argparse.ArgumentParser) -> None:
     """The command's flags, made from the case's fields."""
     from noback.bench import OPTIONAL, BenchCase
-    from noback.cli.flags import add_flags, method_flags
+    from noback.cli.flags import add_flags
+    from noback.keywords import method_flags
 
     for item in (item for item in fields(BenchCase) if item.name not in _KINDS):
         text, choices = item.metadata["help"], item.metadata["choices"]
@@ -53,7 +54,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Measure and print the table."""
     from noback.bench import BenchCase
-    from noback.cli.flags import method_flags, put_flags
+    from noback.cli.flags import put_flags
+    from noback.keywords import method_flags
 
     if arguments.model is not None and arguments.shape is not None:
         raise InputError("--shape and --model are both given; expected one of them")

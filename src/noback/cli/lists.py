@@ -6,7 +6,8 @@ import argparse
 from typing import Any
 
 from noback.cli.commands import listed
-from noback.cli.flags import config_flags, takes_list, value_of
+from noback.cli.flags import takes_list, value_of
+from noback.keywords import config_flags
 
 
 def taken_lists(arguments: argparse.Namespace) -> dict[str, list[Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from noback.cli.commands import add_json, say
 from noback.errors import printable
@@ -37,29 +36,19 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Read the runs, then write the page or print the summary."""
-    from noback.flag_names import FLAGS
-    from noback.reporting import check_place, html, markdown, page_of, read_subject, write_report
+    from noback.reporting import report
 
-    out = Path(arguments.out) if arguments.out is not None else None
-    if out is not None:
-        check_place(out)
-    subject = read_subject(arguments.runs)
-    for path in subject.repeated:
-        print(f"{printable(str(path))} was given before; it is shown once", file=sys.stderr)
-    if out is None and not arguments.markdown:
-        out = Path("report.html") if len(subject.paths) > 1 else subject.paths[0] / "report.html"
-    page = page_of(subject, FLAGS)
-    text = markdown(page) if arguments.markdown else html(page)
-    if out is not None:
-        write_report(out, text)
+    made = report(*arguments.runs, out=arguments.out, markdown=arguments.markdown)
+    for path in made.repeated:
+        print(f"{printable(path)} was given before; it is shown once", file=sys.stderr)
     values = {
-        "report": str(out) if out is not None else None,
-        "kind": subject.kind,
-        "runs": [run.name for run in subject.runs],
-        "states": [run.state for run in subject.runs],
-        "verdicts": [run.judged().word for run in subject.runs],
+        "report": str(made.path) if made.path is not None else None,
+        "kind": made.kind,
+        "runs": made.runs,
+        "states": made.states,
+        "verdicts": made.verdicts,
     }
     if arguments.markdown:
-        say(arguments, {**values, "markdown": text}, text.rstrip("\n"))
+        say(arguments, {**values, "markdown": made.text}, made.text.rstrip("\n"))
     else:
-        say(arguments, values, f"the report is in {out}; open it in any browser")
+        say(arguments, values, f"the report is in {made.path}; open it in any browser")

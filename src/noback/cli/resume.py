@@ -32,6 +32,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     parser.add_argument("run", metavar="RUN", help="the run's folder, or that of a comparison or a sweep")
     parser.add_argument("--steps", metavar="N", help="make the run longer, to N steps in all (default: as planned)")
+    parser.add_argument("--model", metavar="NAME", help="where the base model is now, if not where it was")
     add_device(parser)
     add_trust(parser)
     add_workers(parser)
@@ -61,6 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
             arguments.run,
             steps=steps,
             watcher=watcher,
+            model=arguments.model,
             device=arguments.device,
             trust=arguments.trust,
             stop=stop,

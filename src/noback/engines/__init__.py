@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from noback.engines.generation import Writing, generate
     from noback.engines.identity import check_identity, identity_of
     from noback.engines.kept import Models
+    from noback.engines.loaded import IN_MEMORY, check_loaded, device_of, dtype_of, loaded_model, name_of
     from noback.engines.loading import (
         Opened,
         WrongKind,
@@ -36,6 +37,7 @@ _FILES = {
     **dict.fromkeys(("check_identity", "identity_of"), "identity"),
     **dict.fromkeys(("Opened", "WrongKind", "chosen_device", "is_causal", "keep_freed_memory"), "loading"),
     **dict.fromkeys(("open_classifier", "open_model", "open_tokenizer"), "loading"),
+    **dict.fromkeys(("IN_MEMORY", "check_loaded", "device_of", "dtype_of", "loaded_model", "name_of"), "loaded"),
     **dict.fromkeys(("AnyEngine", "LocalEngine"), "options"),
     **dict.fromkeys(("Perturbed", "TensorNames", "materialised"), "perturbed"),
     **dict.fromkeys(("by_example", "check_numbers", "readout_for", "readout_of"), "readout"),
@@ -46,10 +48,11 @@ _FILES = {
 }
 
 __all__ = [
-    "AnyEngine", "DataParallel", "Engine", "Local", "LocalEngine", "Models", "Opened", "Perturbed", "Reference",
-    "Tally", "TensorNames", "WrongKind", "Writing", "by_example", "check_identity", "check_numbers", "chosen_device",
-    "generate", "identity_of", "is_causal", "keep_freed_memory", "materialised", "open_classifier", "open_model",
-    "open_tokenizer", "readout_for", "readout_of",
+    "AnyEngine", "DataParallel", "Engine", "IN_MEMORY", "Local", "LocalEngine", "Models", "Opened", "Perturbed",
+    "Reference", "Tally", "TensorNames", "WrongKind", "Writing", "by_example", "check_identity", "check_loaded",
+    "check_numbers", "chosen_device", "device_of", "dtype_of", "generate", "identity_of", "is_causal",
+    "keep_freed_memory", "loaded_model", "materialised", "name_of", "open_classifier", "open_model", "open_tokenizer",
+    "readout_for", "readout_of",
 ]  # fmt: skip
 
 

@@ -98,17 +98,26 @@ def is_causal(name: str) -> bool:
 
 def _kinds(config: Any) -> list[str]:
     """Which of masked and causal LM a checkpoint is."""
-    from transformers.models.auto import modeling_auto
-
-    tables = {
-        "masked": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-        "causal": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    }
+    tables = _lm_tables()
     named = " ".join(config.architectures or ())
     kinds = [kind for kind, table in tables.items() if set(named.split()) & set(table.values())]
     if not kinds:  # a bare body: a family that has both kinds is one of masked models
         kinds = [kind for kind, table in tables.items() if config.model_type in table][:1]
     return kinds
+
+
+def lm_kinds(architecture: str) -> list[str]:
+    """Which of masked and causal LM a class of the library is."""
+    return [kind for kind, table in _lm_tables().items() if architecture in table.values()]
+
+
+def _lm_tables() -> dict[str, Any]:
+    from transformers.models.auto import modeling_auto
+
+    return {
+        "masked": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+        "causal": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    }
 
 
 def _check_kind(name: str, config: Any, wanted: str) -> None:

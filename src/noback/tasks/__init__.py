@@ -2,6 +2,7 @@
 
 from noback.tasks.data import Example, unlabelled
 from noback.tasks.encoding import Batch, Candidates
+from noback.tasks.given_rows import data_files
 from noback.tasks.one_line import check_line, words_text
 from noback.tasks.own import own_name
 from noback.tasks.rows import ENDINGS, Row, ending_of
@@ -22,6 +23,7 @@ __all__ = [
     "TaskSpec",
     "check_data",
     "check_line",
+    "data_files",
     "draw_examples",
     "ending_of",
     "is_data_file",

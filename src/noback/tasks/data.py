@@ -17,7 +17,7 @@ from noback.tasks.one_line import UNKNOWN, listed
 from noback.tasks.rows import ENDINGS, Row, ending_of, read_rows
 from noback.tasks.spec import TaskSpec
 
-_SPLITS = {"train": "train", "dev": "validation", "validation": "validation", "val": "validation", "test": "test"}
+SPLITS = {"train": "train", "dev": "validation", "validation": "validation", "val": "validation", "test": "test"}
 _EXPECTED = f"{', '.join(ENDINGS)}, plain or .gz"
 _HUB = "hf:"
 _NAMED = 8  # of files that are not used, so many are named
@@ -74,7 +74,7 @@ def unused_files(source: str) -> list[str]:
 
 def _split_of(path: Path) -> str | None:
     """Which split a file is, by its name."""
-    return _SPLITS.get(path.name.split(".")[0].lower())
+    return SPLITS.get(path.name.split(".")[0].lower())
 
 
 def rows_to_look_at(source: str) -> list[Mapping[str, Any]]:
@@ -311,16 +311,14 @@ def _hub_splits(source: str, spec: TaskSpec) -> dict[str, list[Row]]:
         raise InputError(f"dataset {name!r} cannot be loaded: {' '.join(str(error).split())}") from None
     splits = {}
     for split, table in found.items():
-        known = _SPLITS.get(str(split).split("_")[0])
-        rows = [
-            (line, row) for line, row in enumerate(_named_labels(table, spec), start=1) if row.get(spec.label) != -1
-        ]
+        known = SPLITS.get(str(split).split("_")[0])
+        rows = [(line, row) for line, row in enumerate(named_labels(table, spec), start=1) if row.get(spec.label) != -1]
         if known and known not in splits and rows:
             splits[known] = rows
     return splits
 
 
-def _named_labels(table: Any, spec: TaskSpec) -> Iterator[Mapping[str, Any]]:
+def named_labels(table: Any, spec: TaskSpec) -> Iterator[Mapping[str, Any]]:
     """The rows; labels by their names where the task knows the names and not the numbers."""
     names: list[str] = getattr(table.features.get(spec.label), "names", None) or []
     named = bool(names) and set(names) <= set(spec.labels)
