@@ -20,7 +20,7 @@ def metrics_in(text: str) -> list[dict[str, Any]]:
     found = []
     for line in text.splitlines():
         try:
-            values = json.loads(line)
+            values = json.loads(line, parse_constant=lambda _: None)  # 0.1.0 wrote NaN where a number is none
         except (ValueError, RecursionError):
             continue
         if isinstance(values, dict) and isinstance(values.get("kind"), str) and _is_sound(values):
