@@ -62,7 +62,7 @@ def test_killed_at_any_point_of_it_a_run_goes_on_to_the_same_end(place, small, t
     train(small(steps=4, eval_every=2), tmp_path / "longer")
     before = records(tmp_path / "longer")
 
-    def die(*_arguments):
+    def die(*_arguments, **_options):
         raise Killed
 
     with monkeypatch.context() as patch:
