@@ -14,11 +14,24 @@ from itertools import pairwise
 
 import pytest
 
-from noback import InputError, NobackError, RunConfig, Sgd, TwoSided, distributed, resume, train
+from noback import (
+    InputError,
+    NobackError,
+    RunConfig,
+    Sgd,
+    TwoSided,
+    compare,
+    distributed,
+    resume,
+    snapshot,
+    sweep,
+    train,
+)
 from noback.distributed import World, check_divide
 from noback.engines.data_parallel import _shares
 from noback.folder import RunFolder
 from noback.journal import read_journal
+from noback.reproduction import Grid, reproduce
 from noback.run import Run
 from noback.watching import Silent
 
@@ -69,7 +82,8 @@ def one_rank(rank, size, port, config, out, told, options):
     config = dataclasses.replace(config, **options.get("other", {})) if rank else config
     told_by = {"watcher": watcher, "divide": options.get("divide", "examples")}
     try:
-        result = resume(out, **told_by) if options["resumed"] else train(config, out, **told_by)
+        again = {"steps": options.get("steps"), **told_by}
+        result = resume(out, **again) if options["resumed"] else train(config, out, **told_by)
         told.put((rank, result.final_weights, watcher.sent))
     except NobackError as error:
         told.put((rank, type(error).__name__, str(error)))
@@ -140,6 +154,32 @@ def test_a_run_whose_ranks_are_killed_ends_on_the_same_bits_with_any_number_of_t
     result = resume(out)
     assert result.final_weights == alone.final_weights
     assert (out / "journal").read_bytes() == (tmp_path / "alone" / "journal").read_bytes()
+
+
+def test_ranks_make_a_run_longer(config, tmp_path):
+    whole = train(config, tmp_path / "whole")
+    train(dataclasses.replace(config, steps=6), tmp_path / "run")
+    said = together(2, config, tmp_path / "run", divide="points", steps=STEPS)
+    assert {weights for _, weights, _ in said} == {whole.final_weights}
+
+
+def test_snapshots_that_another_rank_is_removing_are_no_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(snapshot, "_steps", lambda _folder: [6])  # seen, and gone by now
+    snapshot.remove_snapshots(tmp_path)
+
+
+@pytest.mark.parametrize("several", ["comparison", "sweep", "reproduction"])
+def test_several_runs_are_for_one_process(config, tmp_path, monkeypatch, several):
+    grid = Grid("", "mini", "", tasks=(), shots=(), seeds=(), test_limit=1, methods=())
+    made = {
+        "comparison": lambda: compare(config, out=tmp_path / "out"),
+        "sweep": lambda: sweep(config, {"seed": [0, 1]}, tmp_path / "out"),
+        "reproduction": lambda: reproduce(grid, tmp_path / "out", watcher=Silent()),
+    }
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match=f"a {several} is for one process, and this is one of 2"):
+        made[several]()
+    assert not (tmp_path / "out").exists()
 
 
 def _records(out):

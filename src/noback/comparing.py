@@ -13,6 +13,7 @@ from typing import Any
 from noback.adapters import AnyAdapter, Full, Head
 from noback.answers import fitted
 from noback.config import RunConfig, config_of
+from noback.distributed import refuse_ranks
 from noback.errors import Diverged, InputError
 from noback.files import read_json, refuse_link, write_whole
 from noback.folder import RunFolder, next_folder
@@ -175,6 +176,7 @@ def read_comparison(folder: Path) -> dict[str, Any]:
 
 
 def _plan(table: dict[str, Any], *, trust: bool, where: str) -> list[Compared]:
+    refuse_ranks("a comparison is")
     config = config_of(table["config"])
     spec = config.spec()
     plan = []

@@ -113,8 +113,7 @@ def share_of(count: int, rank: int, ranks: int) -> slice:
 @contextmanager
 def joined(divide: str = "examples") -> Iterator[World]:
     """The world that the environment describes, as torchrun does; a process by itself where it describes none."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    if size == 1:
+    if _ranks() == 1:
         yield World()
         return
     waiting = datetime.timedelta(seconds=TIMEOUT)
@@ -126,6 +125,17 @@ def joined(divide: str = "examples") -> Iterator[World]:
         yield World(rank, size, divide, store)
     finally:
         dist.destroy_process_group()
+
+
+def refuse_ranks(what: str, instead: str = "share its runs among workers one by one") -> None:
+    """Refuse several processes where `what` is for one."""
+    if _ranks() > 1:
+        raise InputError(f"{what} for one process, and this is one of {_ranks()} of torchrun or --workers; {instead}")
+
+
+def _ranks() -> int:
+    """How many ranks the environment describes."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def check_divide(divide: str, ranks: int, points: int) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from noback.config import RunConfig
+from noback.distributed import refuse_ranks
 from noback.errors import InputError
 from noback.folder import RunFolder, next_folder
 from noback.tasks import data_files
@@ -31,8 +32,7 @@ def keeping_rows(config: RunConfig, data: object, out: Place) -> Iterator[tuple[
     if data is None:
         yield config, out
         return
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise InputError("rows in memory are for one process; under torchrun give data as a file or a folder")
+    refuse_ranks("data in memory is", "give it as a file or a folder")
     named = replace(config, data="rows")  # what a task of one's own template and words is called
     folder = RunFolder(out if out is not None else next_folder(Path("runs"), Path(named.task_name).stem))
     folder.check_new()

@@ -35,7 +35,8 @@ def own_folder(folder: RunFolder, world: World) -> Iterator[RunFolder]:
             if told[:1] == b"+":
                 own.path.mkdir(exist_ok=True)
                 write_new(path, told[1:])
-        own.snapshots = folder.snapshots  # only read, where both see the same disk; else the journal is replayed
+        # Where both see the same disk; else the journal is replayed, and rows of the run's folder are not found.
+        own.snapshots, own.data = folder.snapshots, folder.data
         yield own
 
 

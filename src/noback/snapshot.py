@@ -76,10 +76,10 @@ def prune_snapshots(folder: Path, *wanted: int) -> None:
 
 
 def remove_snapshots(folder: Path) -> None:
-    """Delete every snapshot: those of a journal that is about to be written anew."""
+    """Delete every snapshot: those of a journal that is about to be written anew; another rank may be at it too."""
     refuse_link(folder)
     for step in _steps(folder):
-        _path(folder, step).unlink()
+        _path(folder, step).unlink(missing_ok=True)
 
 
 class _Unsound(Exception):

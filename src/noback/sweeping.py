@@ -14,6 +14,7 @@ from typing import Any
 
 from noback.answers import fitted
 from noback.config import RunConfig, config_of
+from noback.distributed import refuse_ranks
 from noback.engines import Models
 from noback.errors import Diverged, InputError, NoNumbers, shown
 from noback.files import is_regular, read_json, refuse_link, write_whole
@@ -21,6 +22,7 @@ from noback.flag_names import FLAGS
 from noback.folder import RunFolder
 from noback.journal import read_journal
 from noback.json_text import json_text
+from noback.keywords import put
 from noback.objectives import refuse_code
 from noback.reporting.command import command_to_repeat
 from noback.result import Result
@@ -93,7 +95,7 @@ def resume_sweep(
     for number, one in enumerate(plan, start=1):
         if one.name not in done:
             watcher.note(f"{one.name} ({number} of {len(plan)})")
-            table["rows"].append(_trained(folder, one, models, watcher, stop))
+            table["rows"].append(_trained(folder, one, models, watcher, stop, trust=trust))
             _write(folder, table, plan)
     table["finished"] = True
     _write(folder, table, plan)
@@ -140,6 +142,7 @@ def _digest(table: Mapping[str, Any]) -> str:
 
 def _plan(table: Mapping[str, Any], *, trust: bool, where: str) -> list[Planned]:
     """Every run, in the order of the lists; what cannot be a configuration is refused."""
+    refuse_ranks("a sweep is")
     over, plan, names = table["over"], [], set()
     count = 1
     for values in over.values():
@@ -163,15 +166,7 @@ def _configured(given: Mapping[str, Any], setting: Mapping[str, Any]) -> RunConf
     """The configuration with some options set; a kind before the options that it has."""
     table: dict[str, Any] = json.loads(json_text(given))
     for path, value in sorted(setting.items(), key=lambda item: item[0].count(".")):
-        *parents, name = path.split(".")
-        inside: Any = table
-        for parent in parents:
-            inside = inside.setdefault(parent, {}) if isinstance(inside, dict) else None
-            if isinstance(inside, str):
-                inside = table[parent] = {"kind": inside}
-        if not isinstance(inside, dict):
-            raise InputError(f"option {path!r} does not exist: {parents[-1]!r} is no table of options")
-        inside[name] = value
+        put(table, path, value)
     return config_of(table)
 
 
@@ -180,14 +175,16 @@ def _slug(value: Any) -> str:
     return "".join(letter if letter.isalnum() or letter in "-+." else "-" for letter in text)[:60]
 
 
-def _trained(folder: Path, one: Planned, models: Models, watcher: Watcher, stop: Callable[[], bool]) -> dict[str, Any]:
+def _trained(
+    folder: Path, one: Planned, models: Models, watcher: Watcher, stop: Callable[[], bool], *, trust: bool
+) -> dict[str, Any]:
     """The row of a run: what it gave, or where its loss ceased to be a number."""
     run = RunFolder(folder / one.name)
     refuse_link(run.path)
     row = {"name": one.name, "setting": one.setting, "seed": one.config.seed}
     try:
         if run.config.is_file():
-            result = resume(run.path, watcher=watcher, trust=True, stop=stop, models=models)  # _plan asked for trust
+            result = resume(run.path, watcher=watcher, trust=trust, stop=stop, models=models)
         else:
             result = train(one.config, run.path, watcher=watcher, stop=stop, models=models)
     except Interrupted:

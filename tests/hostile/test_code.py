@@ -7,6 +7,8 @@ import pytest
 
 from noback import InputError, resume
 from noback.comparing import resume_comparison
+from noback.journal import read_header
+from noback.sweeping import resume_sweep
 from noback.tuned import evaluate, tuned_run
 from tests.hostile.forging import forge
 from tests.hostile.rewarding import rewarded_run
@@ -77,8 +79,6 @@ def test_python_asks_for_trust_too(rewarded, unfinished, harmful):
 
 
 def test_a_comparison_that_names_a_function_asks_for_trust(run, harmful, noback, tmp_path):
-    from noback.journal import read_header
-
     folder = tmp_path / "comparison"
     folder.mkdir()
     table = {
@@ -93,3 +93,18 @@ def test_a_comparison_that_names_a_function_asks_for_trust(run, harmful, noback,
     assert "--trust" in err
     with pytest.raises(InputError, match="trust"):
         resume_comparison(folder)
+
+
+def test_a_run_inside_a_sweep_that_names_a_function_asks_for_trust(unfinished, harmful, noback, tmp_path):
+    """The sweep's own table names none: the run's journal does."""
+    config = read_header(unfinished / "journal")["config"]
+    forge(unfinished, header=named)
+    folder = tmp_path / "sweep"
+    folder.mkdir()
+    unfinished.rename(folder / "seed-0")
+    (folder / "sweep.json").write_text(json.dumps({"config": config, "over": {"seed": [0]}, "rows": []}))
+    code, _, err = noback("resume", folder)
+    assert (code, harmful.exists()) == (2, False)
+    assert f"names the function 'f' of module '{MODULE}'" in err
+    with pytest.raises(InputError, match="trust"):
+        resume_sweep(folder)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from noback.baselines import baseline
+from noback.distributed import refuse_ranks
 from noback.errors import Diverged, InputError, InUseError, NobackError, NoNumbers
 from noback.files import is_regular, read_json, write_whole
 from noback.folder import RunFolder
@@ -99,6 +100,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _begun(grid: Grid, folder: Path) -> dict[str, Any]:
     """The reproduction's own file; a folder that holds another grid is refused."""
+    refuse_ranks("a reproduction is")
     plan = json.loads(json_text(dataclasses.asdict(grid)))
     found = folder / FILE
     if is_regular(found):

@@ -43,7 +43,10 @@ def repeated_places(golds: Sequence[int]) -> list[int]:
 
 def _by_label(golds: Sequence[int]) -> list[list[int]]:
     """The places of each label's examples."""
-    return [[place for place, gold in enumerate(golds) if gold == label] for label in sorted(set(golds))]
+    groups: dict[int, list[int]] = {}
+    for place, gold in enumerate(golds):
+        groups.setdefault(gold, []).append(place)
+    return [groups[label] for label in sorted(groups)]
 
 
 @lru_cache(maxsize=64)
