@@ -11,7 +11,7 @@ from noback import Accuracy, RunConfig, Sgd, TwoSided
 from noback.folder import RunFolder
 from noback.health import tie_advice
 from noback.journal import Contents, Evaluation, StepRecord
-from noback.paired import PerExample
+from noback.paired import PerExample, in_how_many_cases
 from noback.training import Interrupted, resume, train
 from noback.verdict import (
     DIVERGING,
@@ -358,3 +358,15 @@ def test_a_run_whose_metrics_were_deleted_is_judged_the_same(config, tmp_path):
     assert (again.verdict, again.evidence) == (whole.verdict, whole.evidence)
     lines = [json.loads(line) for line in RunFolder(tmp_path / "run").metrics.read_text().splitlines()]
     assert {line["step"] for line in lines if line["kind"] == "validation"} == {0, whole.best_step, 24}
+
+
+@pytest.mark.parametrize(
+    ("chance", "said"), [(1.0, "100%"), (0.2, "20%"), (0.0131, "1.3%"), (0.0004, "0.04%"), (5e-07, "less than 0.01%")]
+)
+def test_a_chance_is_said_as_a_percentage(chance, said):
+    assert in_how_many_cases(chance) == f"chance alone gives as much in {said} of cases"
+
+
+def test_the_evidence_says_how_often_chance_alone_gives_as_much():
+    evidence = judged(look(0, 50, 0.7, examples=100), look(100, 50, 0.7, examples=100)).evidence
+    assert sum("chance alone gives as much in" in line for line in evidence) == 2

@@ -134,9 +134,9 @@ def one_answer_warning(table: Confusion | None, labels: Sequence[str], where: st
         return None
     name = labels[most.label] if most.label < len(labels) else str(most.label)
     return (
-        f"the model answers {name!r} to {most.share:.0%} of the {where}, of which {most.gold_share:.0%} is the largest "
-        f"label; counting every label alike: macro F1 {figures['macro_f1']:.3f}, balanced accuracy "
-        f"{figures['balanced_accuracy']:.1%}, MCC {figures['mcc']:.2f}"
+        f"the model answers {name!r} to {most.share:.0%} of the {where}, though no label is more than "
+        f"{most.gold_share:.0%} of it; counting every label alike: macro F1 {figures['macro_f1']:.3f}, "
+        f"balanced accuracy {figures['balanced_accuracy']:.1%}, MCC {figures['mcc']:.2f}"
     )
 
 

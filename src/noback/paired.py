@@ -86,3 +86,9 @@ def losses_at_best_temperature(logits: NDArray[np.float64], gold: NDArray[np.int
         low, high = (middle, high) if slope(middle) < 0 else (low, middle)
     found: NDArray[np.float64] = np.log(weights(low).sum(axis=1)) - low * centred[rows, gold]
     return found
+
+
+def in_how_many_cases(chance: float) -> str:
+    """A chance as people read it: in how many of a hundred cases chance alone gives as much."""
+    share = f"{100 * chance:.2g}" if chance < 0.995 else "100"
+    return f"chance alone gives as much in {'less than 0.01' if chance < 1e-4 else share}% of cases"

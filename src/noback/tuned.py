@@ -132,7 +132,7 @@ def evaluate(
     if asked != "train":
         notes += trained_on(run, header, asked)
     found = score_of(run, answers(run, asked), with_objective=False)
-    warning = one_answer_warning(found.confusion, run.task.spec.labels, f"{split} set")
+    warning = one_answer_warning(found.confusion, run.task.texts, f"{split} set")
     return found, [*notes, *([warning] if warning else [])]
 
 

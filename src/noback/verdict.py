@@ -18,7 +18,7 @@ from noback.embedded import MODELS
 from noback.health import DOMINATED, ENOUGH_STEPS, SLOPE_UNIT, slope_figures, tie_advice
 from noback.journal import Contents
 from noback.json_text import has_numbers, number_in
-from noback.paired import PerExample, chance_of_gain
+from noback.paired import PerExample, chance_of_gain, in_how_many_cases
 from noback.usual import usual_lr
 
 LEARNING, TOO_SMALL, DIVERGING, OVERFITTING = "learning", "too small a step", "diverging", "overfitting"
@@ -159,12 +159,10 @@ class _Change:
 
     def text(self, what: str) -> str:
         """The change of the loss in words."""
-        told = f"the loss of {self.examples} {what} went from {self.before:.3f} to {self.after:.3f}, "
-        if min(self.falls, self.rises) > _PERHAPS:
-            return told + "which chance gives often"
-        if self.learns < _PERHAPS or self.rises < self.falls:
-            return told + f"which chance gives in {min(self.falls, self.rises):.1g} of cases"
-        return told + "so far only because the model is less sure of its answers"
+        told, chance = f"the loss of {self.examples} {what} went from {self.before:.3f} to {self.after:.3f}", self.falls
+        if min(chance, self.rises) > _PERHAPS or self.learns < _PERHAPS or self.rises < chance:
+            return f"{told}; {in_how_many_cases(min(chance, self.rises))}"
+        return told + ", so far only because the model is less sure of its answers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +256,7 @@ class _Course:
         change = self.to_last
         said = (
             f"of {change.examples} validation answers {change.gained} became better and {change.lost} worse by the "
-            f"last step, which chance gives in {min(change.better, change.worse):.1g} of cases"
+            f"last step; {in_how_many_cases(min(change.better, change.worse))}"
         )
         if self.by_loss() and not self.by_score():
             said += (
@@ -276,12 +274,12 @@ def _evaluated(contents: Contents, evaluated: Sequence[Mapping[str, Any]]) -> li
     first, at_best, last = evaluated[0], (chosen or evaluated)[-1], evaluated[-1]
     if any(one["accuracy"] is None for one in (first, at_best, last)):
         return [
-            f"mean validation reward {first['score']:.3f} before, {at_best['score']:.3f} at its best "
-            f"(step {at_best['step']}), {last['score']:.3f} at the end"
+            f"mean validation reward {first['score']:.3f} before, {at_best['score']:.3f} at the best step "
+            f"({at_best['step']}), {last['score']:.3f} at the end"
         ]
     return [
-        f"validation accuracy {first['accuracy']:.1%} before, {at_best['accuracy']:.1%} at its best "
-        f"(step {at_best['step']}), {last['accuracy']:.1%} at the end; objective {first['objective']:.3f} before, "
+        f"validation accuracy {first['accuracy']:.1%} before, {at_best['accuracy']:.1%} at the best step "
+        f"({at_best['step']}), {last['accuracy']:.1%} at the end; objective {first['objective']:.3f} before, "
         f"{last['objective']:.3f} at the end"
     ]
 

@@ -64,6 +64,7 @@ def test_the_run_is_named_after_the_data(mine, noback, tiny_folder, tmp_path, mo
     flags = ["--data", mine("mood.csv"), "--template", TEMPLATE, "--words", WORDS]
     code, out, _ = noback("train", "--model", tiny_folder, "--steps", 1, "--json", *flags)
     assert (code, json.loads(out)["task"], json.loads(out)["run"]) == (0, "mood", "runs/mood-001")
+    assert "task mood, base weights" in noback("journal", "runs/mood-001")[1]
 
 
 @pytest.mark.parametrize("mask", ["{mask}", "[MASK]", "<mask>"])

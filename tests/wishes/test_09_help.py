@@ -120,3 +120,17 @@ def test_a_misspelt_flag_is_answered_with_the_nearest(train):
 def test_a_text_after_two_dashes_is_no_flag():
     found = _parser("predict").parse_args(["predict", "run", "--", "--epsilon"])
     assert (found.run, found.texts) == ("run", ["--epsilon"])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_fits_a_terminal_of_80_columns(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert [line for line in parser_of(command).format_help().splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_an_example_of_the_help_stays_one_command_of_the_shell(width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = parser_of("train").format_help().replace(" \\\n", " ")
+    command = 'noback train --data my.csv --template "{text} It was {mask}." --words "0=terrible,1=great"'
+    assert command in re.sub(" +", " ", shown)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from noback.cli.commands import add_json, say
 from noback.journal import Contents, read_journal
@@ -42,11 +44,18 @@ def run(arguments: argparse.Namespace) -> None:
     say(arguments, values, _text(contents))
 
 
+def _task(header: Mapping[str, Any]) -> Any:
+    """The task as it was named; where template and words were given besides, by the name that the journal has."""
+    config, recorded = header["config"], header.get("task")
+    own = config.get("template") is not None and config.get("words") is not None
+    return recorded.get("name") if own and isinstance(recorded, dict) else config.get("task")
+
+
 def _text(contents: Contents) -> str:
     header = contents.header
     config = header.get("config") or header.get("mezo", {})
     what = (
-        f"model {config.get('model')}, task {config.get('task')}"
+        f"model {config.get('model')}, task {_task(header)}"
         if "config" in header
         else f"an optimizer's journal {config}"
     )

@@ -31,6 +31,7 @@ from noback.cli import (
     train,
 )
 from noback.cli.groups import sort_flags
+from noback.cli.help_text import HelpText
 from noback.cli.other_names import refusal
 from noback.errors import InputError, NobackError, printable
 from noback.inputs import check_name
@@ -123,7 +124,7 @@ def _parser(chosen: str | None = None) -> argparse.ArgumentParser:
             name,
             help=command.HELP,
             description=command.DESCRIPTION,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=HelpText,
         )
         if chosen in (None, name):
             command.add(sub)

@@ -69,7 +69,8 @@ def summary(result: Result) -> str:
         f"{said}{''.join(f'  warning: {line}{chr(10)}' for line in result.warnings)}"
         f"  verdict: {result.verdict}\n{_listed(result.evidence)}{measured}"
         f"{early}"
-        f"  best validation at step {result.best_step} of {result.steps}; the last step's weights: {last}\n"
+        f"  best validation at step {result.best_step} of {result.steps}; "
+        f"the last step's weights: {last} on the test set\n"
         f"  {result.forwards:,} forwards in {result.seconds:.0f} s; the journal has {result.journal_bytes:,} bytes\n"
         f"  run folder {result.run}\n"
         f'  try: noback predict {result.run} "TEXT"'
