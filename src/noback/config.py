@@ -52,7 +52,7 @@ class RunConfig:
         None,
         'in place of the task\'s: "{text} It was {mask}.", columns in braces; without a mask: for causal models',
     )
-    words: str | Mapping[str, str] | None = option(
+    words: str | Mapping[str, str] | Mapping[int, str] | None = option(
         None, 'in place of the task\'s: the word of each label in the data: "0=terrible,1=great"'
     )
     shots: int | None = option(None, "training examples per label (k); none: all of them")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from noback.errors import InputError, shown
 from noback.values import Estimate, Score
 from noback.watching import Silent
 
@@ -31,6 +32,8 @@ class Calling(Silent):
     """A watcher that calls a function with each step and evaluation."""
 
     def __init__(self, callback: Callback) -> None:
+        if not callable(callback):
+            raise InputError(f"callback is {shown(callback)}; expected a function of an Event")
         self.stopped = False
         self._callback = callback
         self._steps = 0

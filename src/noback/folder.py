@@ -76,6 +76,12 @@ class RunFolder:
         """Refuse a folder that is no run, or in which a link stands for a file."""
         if not is_regular(self.config):
             what = "is no run folder (it has no run.toml)" if self.path.is_dir() else "does not exist"
+            inside = sorted(path.parent.name for path in self.path.glob("*/run.toml"))
+            if inside:
+                raise InputError(
+                    f"{str(self.path)!r} holds {len(inside)} runs and is none itself; name one of them, such as "
+                    f"{str(self.path / inside[0])!r} (`noback runs {self.path}` lists them)"
+                )
             raise InputError(f"{str(self.path)!r} {what}; expected a folder that `noback train` made")
         for path in (self.journal, self.metrics, self.trained_rows, self._lock):
             is_regular(path)

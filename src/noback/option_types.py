@@ -21,7 +21,7 @@ class CommonOptions(TypedDict, total=False):
 
     columns: str | None
     template: str | None
-    words: str | Mapping[str, str] | None
+    words: str | Mapping[str, str] | Mapping[int, str] | None
     shots: int | None
     demonstrations: int | None
     data_seed: int

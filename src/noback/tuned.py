@@ -104,7 +104,7 @@ def tuned_run(
 
 
 def evaluate(
-    run: Run,
+    run: Run | str | os.PathLike[str],
     data: str | None = None,
     split: str = "test",
     columns: str | None = None,
@@ -114,11 +114,13 @@ def evaluate(
 ) -> tuple[Score, list[str]]:
     """Answer a split of some data (none: the run's own) with the run's weights as they stand, and what is to say of it.
 
+    `run` is an opened run, or a run's folder or journal: its best weights.
     The task is the one that the journal holds. `data_changed_ok`: whether the run's own data may have changed since.
     `trust`: whether a reward's function that the run names may be imported and called.
     """
     if split not in _SPLITS:
         raise InputError(f"unknown split {split!r}; expected train, validation or test")
+    run = _opened(run)
     if run.config.objective.judges == TEXTS:
         refuse_code(run.config.objective, "the run", trust=trust or not run.is_recorded)
     header, asked = read_header(run.folder.journal) if run.is_recorded else {}, split
@@ -198,12 +200,20 @@ def check_target(target: Path) -> None:
         raise InputError(f"{str(target)!r} exists and is not empty; choose another folder")
 
 
-def export(run: Run, target: str | os.PathLike[str], *, merge: bool = False, step: int | None = None) -> None:
+def export(
+    run: Run | str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    merge: bool = False,
+    step: int | None = None,
+) -> None:
     """Write what was tuned and the tokenizer: a Hugging Face model, an adapter, or a model with the adapter merged.
 
+    `run` is an opened run, or a run's folder or journal: its best weights.
     `step` is for people: that of the weights, where a sentence must name it.
     """
     check_target(Path(target))
+    run = _opened(run)
     _check_weights(run, step)
     _check_answers(run, step)
     adapter: Any = run.config.adapter

@@ -54,7 +54,9 @@ def verdict(contents: Contents, metrics: Sequence[Mapping[str, Any]]) -> Verdict
     if not broken and (steps < ENOUGH_STEPS or len(evaluated) < 2):
         # By the journal: a line for people may be lost.
         seen = {one.step for one in contents.evaluations} | {int(line["step"]) for line in evaluated}
-        return Verdict(TOO_EARLY, (f"{steps} steps and {len(seen)} evaluations are too few to judge",))
+        few = f"{steps} steps are" if steps < ENOUGH_STEPS else f"{len(seen)} evaluations are"
+        needed = f"{ENOUGH_STEPS} steps and 2 evaluations"
+        return Verdict(TOO_EARLY, (f"{few} too few to judge: it takes {needed}, or more",))
     course = _Course.of(contents, metrics)
     word = DIVERGING if broken else course.word() if course else TOO_EARLY
     evidence = [*broken, *_evaluated(contents, evaluated)]

@@ -12,6 +12,7 @@ from typing import get_type_hints
 import pytest
 
 import noback
+from noback import InputError, RunConfig
 from noback.adapters.base import floating
 from noback.flag_names import FLAGS
 from noback.journal import read_header
@@ -412,3 +413,48 @@ def test_the_functions_keep_their_names_when_the_command_line_is_imported():
         "assert all(callable(getattr(noback, name)) for name in ('compare', 'epsilon', 'report', 'baseline'))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("keyword", "said"),
+    [
+        ("learning_rate", "unknown option 'learning_rate': here it is lr"),
+        ("batch_size", "unknown option 'batch_size': here it is batch"),
+        ("eval_steps", "unknown option 'eval_steps': here it is eval_every"),
+        ("use_lora", "unknown option 'use_lora': here it is adapter=\"lora\""),
+        ("lora_rank", "unknown option 'lora_rank': here it is adapter=noback.Lora(rank=...)"),
+        ("epochs", "unknown option 'epochs': noback counts steps, not epochs"),
+        ("stepz", "unknown option 'stepz'; did you mean 'steps'?"),
+    ],
+)
+def test_a_keyword_that_has_another_name_here_is_answered_with_it(keyword, said):
+    with pytest.raises(InputError) as refused:
+        noback.train(**{keyword: 3})
+    assert str(refused.value).startswith(said)
+
+
+def test_a_callback_that_is_no_function_is_refused_before_a_folder_is_made(tmp_path):
+    with pytest.raises(InputError, match="callback is 5; expected a function"):
+        noback.train(out=tmp_path / "run", callback=5)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_runs_folder_is_evaluated_and_exported_at_its_best_weights(small, tmp_path):
+    result = noback.train(**{**small, "steps": 2})
+    score, _ = noback.evaluate(result.run)
+    assert score.accuracy == pytest.approx(result.best)
+    noback.export(result.run, tmp_path / "model")
+    assert (tmp_path / "model" / "model.safetensors").exists()
+
+
+def test_words_may_be_given_by_the_whole_numbers_that_are_the_labels():
+    by_number = RunConfig(template="{text} {mask}", words={0: "bad", 1: "good"})
+    assert by_number == RunConfig(template="{text} {mask}", words="0=bad,1=good")
+    with pytest.raises(InputError, match="words hold True as a label; expected a text"):
+        RunConfig(words={True: "good"})
+
+
+def test_a_folder_of_runs_in_place_of_a_run_is_answered_with_their_names(small, tmp_path):
+    noback.train(**{**small, "steps": 1, "out": tmp_path / "runs" / "one"})
+    with pytest.raises(InputError, match=r"holds 1 runs and is none itself; name one of them, such as '.*one'"):
+        noback.predict(tmp_path / "runs", "a film")

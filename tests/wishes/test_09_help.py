@@ -6,7 +6,7 @@ import re
 import pytest
 
 from noback.cli.main import COMMANDS, _parser
-from noback.cli.other_names import _NAMES
+from noback.flag_names import OTHER_NAMES
 
 TITLES = ["data", "model", "method", "run", "output"]
 
@@ -94,7 +94,7 @@ def test_a_flag_that_has_another_name_here_is_answered_with_it(typed, ours, trai
         )
 
 
-@pytest.mark.parametrize("ours", [ours for ours in _NAMES if ours != "--patience"])
+@pytest.mark.parametrize("ours", [ours for ours in OTHER_NAMES if ours != "--patience"])
 def test_every_name_that_is_offered_is_that_of_a_flag(ours):
     flags = {flag for command in COMMANDS for flag in parser_of(command)._option_string_actions}
     assert ours.split()[0] in flags

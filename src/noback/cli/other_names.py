@@ -7,57 +7,9 @@ from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 from noback.errors import shown
+from noback.flag_names import ELSEWHERE, EPOCHS
 from noback.options import suggestion
 
-# What is typed here -> names of the same thing elsewhere.
-_NAMES = {
-    "--eps": "--epsilon --zo-eps --zero-order-eps --perturbation-scale",
-    "--lr": "--learning-rate --learn-rate --step-size",
-    "--batch": "--batch-size --bs --train-batch-size --per-device-train-batch-size",
-    "--micro-batch": "--micro-batch-size --per-device-eval-batch-size --eval-batch-size",
-    "--steps": "--max-steps --num-steps --n-steps --total-steps --train-steps --iterations --num-iterations --iters",
-    "--out": "--output-dir --output --output-file --outdir --out-dir --save-dir --run-dir",
-    "--model": "--model-name-or-path --model-name --model-path --base-model --pretrained --checkpoint-path",
-    "--task": "--task-name",
-    "--data": "--dataset --dataset-name --data-dir --data-path --data-file --train-file",
-    "--columns": "--text-column --label-column --fields",
-    "--shots": "--k --num-k --k-shot --kshot --few-shot --num-shots --n-shots --num-train",
-    "--demonstrations": "--demos --num-demos --num-demonstrations --icl",
-    "--data-seed": "--train-set-seed --split-seed --sample-seed",
-    "--test-limit": "--num-eval --num-test --test-size --max-eval-samples --limit",
-    "--seed": "--random-seed",
-    "--eval-every": "--eval-steps --eval-interval --evaluation-steps --logging-steps",
-    "--patience": "--early-stopping --early-stopping-patience",
-    "--metric": "--metric-for-best-model",
-    "--schedule": "--lr-schedule --lr-scheduler --lr-scheduler-type --scheduler",
-    "--weight-decay": "--wd --l2",
-    "--rule": "--optimizer --optim",
-    "--rule momentum": "--momentum",
-    "--objective": "--loss --loss-function --criterion",
-    "--directions": "--num-directions --num-perturbations --n-spsa --q --zero-order-sample",
-    "--adapter": "--peft --tuning",
-    "--adapter lora": "--lora --use-lora --apply-lora",
-    "--adapter lora --set adapter.rank=N": "--lora-rank --lora-r --rank --r",
-    "--adapter lora --set adapter.alpha=X": "--lora-alpha",
-    "--adapter lora --set adapter.targets=NAMES": "--lora-targets --target-modules --lora-target-modules",
-    "--adapter prefix": "--prefix --prefix-tuning",
-    "--adapter prefix --set adapter.tokens=N": "--num-prefix --num-virtual-tokens --prefix-length",
-    "--adapter head": "--head --classification-head",
-    "--dtype": "--precision --torch-dtype --type",
-    "--dtype bfloat16": "--bf16 --fp16 --half --load-bfloat16 --load-float16",
-    "--quantise": "--quantize --quantization",
-    "--quantise int8": "--load-in-8bit --load-int8",
-    "--quantise int4": "--load-in-4bit",
-    "--device": "--gpu --cuda --no-cuda --use-cuda --cpu",
-    "--config": "--config-file --cfg",
-    "--log-to": "--report-to --logger --wandb --tensorboard",
-    "--trust": "--trust-remote-code",
-    "--at": "--checkpoint --step --weights",
-    "--merge": "--merge-adapter --merge-and-unload",
-}
-_ELSEWHERE = {other: ours for ours, others in _NAMES.items() for other in others.split()}
-
-_EPOCHS = ("--epochs", "--epoch", "--num-epochs", "--n-epochs", "--max-epochs", "--num-train-epochs")
 _USUAL_BATCH = 64
 # What has another way than a flag.
 _OTHERWISE = {
@@ -85,7 +37,7 @@ def refusal(words: Sequence[str], known: Collection[str], command: str) -> str |
 
 def _answer(flag: str, words: Sequence[str], known: Collection[str], command: str) -> str:
     usual = flag.lower().replace("_", "-")
-    if usual in _EPOCHS and "--steps" in known:
+    if usual in EPOCHS and "--steps" in known:
         return f"{flag} is not an option: noback counts steps, not epochs: {_steps_of_an_epoch(words)}"
     if usual in _OTHERWISE:
         return f"{flag} is not an option: {_OTHERWISE[usual]}"
@@ -98,7 +50,7 @@ def _answer(flag: str, words: Sequence[str], known: Collection[str], command: st
 def _ours(flag: str, known: Collection[str]) -> str | None:
     """What a flag is called here, where the command has it."""
     usual = flag.lower().replace("_", "-")
-    ours = usual if usual in known else _ELSEWHERE.get(usual, "")
+    ours = usual if usual in known else ELSEWHERE.get(usual, "")
     return ours if ours.partition(" ")[0] in known else None
 
 

@@ -14,9 +14,9 @@ _PART = r'(\s*"(?:[^"]|"")*"\s*|[^,="]*)'
 _PAIR = re.compile(f"{_PART}={_PART}(,|$)")
 
 
-def words_of(words: str | Mapping[str, str]) -> dict[str, str]:
+def words_of(words: str | Mapping[str, str] | Mapping[int, str]) -> dict[str, str]:
     """The label words by label, from `LABEL=WORD` pairs with commas between or from a table."""
-    pairs = [*words.items()] if isinstance(words, Mapping) else _pairs(words)
+    pairs = [(_as_text(label), word) for label, word in words.items()] if isinstance(words, Mapping) else _pairs(words)
     found: dict[str, str] = {}
     taken: dict[str, str] = {}  # word -> its label
     for label, given in pairs:
@@ -33,7 +33,7 @@ def words_of(words: str | Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def words_text(words: str | Mapping[str, str]) -> str:
+def words_text(words: str | Mapping[str, str] | Mapping[int, str]) -> str:
     """Label words on one line, as `words_of` reads them; a text is checked and given back in its usual form."""
     return listed(words_of(words))
 
@@ -63,6 +63,11 @@ def _pairs(text: str) -> list[tuple[str, str]]:
         found.append((_unquoted(pair[1]), _unquoted(pair[2])))
         end = pair.end()
     return found
+
+
+def _as_text(label: Any) -> Any:
+    """A label as the data holds it: a whole number is a text there."""
+    return str(label) if isinstance(label, int) and not isinstance(label, bool) else label
 
 
 def _check_pair(label: Any, word: Any) -> None:

@@ -30,7 +30,10 @@ def own_name(task: str, data: str | None, template: str | None, words: object) -
 
 
 def with_own(
-    spec: TaskSpec, template: str | None, words: str | Mapping[str, str] | None, name: str | None = None
+    spec: TaskSpec,
+    template: str | None,
+    words: str | Mapping[str, str] | Mapping[int, str] | None,
+    name: str | None = None,
 ) -> TaskSpec:
     """The task with one's own template and words in place of its; with a `name` nothing else of it is left."""
     table: dict[str, Any] = {"name": name} if name is not None else spec.table()

@@ -196,7 +196,7 @@ def spec_for(
     task: str,
     columns: str | None = None,
     template: str | None = None,
-    words: str | Mapping[str, str] | None = None,
+    words: str | Mapping[str, str] | Mapping[int, str] | None = None,
     data: str | None = None,
 ) -> TaskSpec:
     """The task's specification with one's own template and words, its columns renamed where `columns` says so."""
