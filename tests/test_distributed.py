@@ -84,7 +84,7 @@ def one_rank(rank, size, port, config, out, told, options):
     try:
         again = {"steps": options.get("steps"), **told_by}
         result = resume(out, **again) if options["resumed"] else train(config, out, **told_by)
-        told.put((rank, result.final_weights, watcher.sent))
+        told.put((rank, getattr(result, options.get("tells", "final_weights")), watcher.sent))
     except NobackError as error:
         told.put((rank, type(error).__name__, str(error)))
 
@@ -168,6 +168,21 @@ def test_snapshots_that_another_rank_is_removing_are_no_error(tmp_path, monkeypa
     snapshot.remove_snapshots(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("found", "sentence"),
+    [
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two'; expected a number of ranks"),
+        ({"WORLD_SIZE": "2"}, "the ranks cannot meet: .*RANK expected.* or unset WORLD_SIZE"),
+    ],
+)
+def test_an_environment_that_describes_no_ranks_is_named(config, tmp_path, monkeypatch, found, sentence):
+    for name, value in found.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=sentence):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("several", ["comparison", "sweep", "reproduction"])
 def test_several_runs_are_for_one_process(config, tmp_path, monkeypatch, several):
     grid = Grid("", "mini", "", tasks=(), shots=(), seeds=(), test_limit=1, methods=())
@@ -211,7 +226,8 @@ def test_a_rank_that_hangs_is_named(config, tmp_path):
 
 
 def test_only_rank_0_writes_into_the_folder(config, tmp_path):
-    together(2, config, tmp_path / "run")
+    said = together(2, config, tmp_path / "run", tells="run")
+    assert [where for _, where, _ in said] == [str(tmp_path / "run")] * 2  # where each rank finds it
     names = sorted(path.name for path in (tmp_path / "run").iterdir())
     assert names == ["journal", "lock", "metrics.jsonl", "run.toml", "snapshots", "trained-rows"]
     lines = [line for line in RunFolder(tmp_path / "run").read_metrics() if line["kind"] == "result"]

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
-from noback.errors import InputError, NobackError
+from noback.errors import InputError, NobackError, shown
 
 DIVIDED = ("examples", "points", "both")
 TIMEOUT = 600.0  # seconds that a rank is waited for; the first step compiles the noise
@@ -116,15 +116,27 @@ def joined(divide: str = "examples") -> Iterator[World]:
     if _ranks() == 1:
         yield World()
         return
-    waiting = datetime.timedelta(seconds=TIMEOUT)
-    store, rank, size = next(iter(rendezvous("env://", timeout=waiting)))
     if torch.cuda.is_available():  # each rank of a machine has a GPU of its own, as long as there are enough
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=waiting)
+    rank, size, store = _met()
     try:
         yield World(rank, size, divide, store)
     finally:
         dist.destroy_process_group()
+
+
+def _met() -> tuple[int, int, Any]:
+    """Wait for the other ranks: (which this one is, how many there are, what they keep in common)."""
+    waiting = datetime.timedelta(seconds=TIMEOUT)
+    try:
+        store, rank, size = next(iter(rendezvous("env://", timeout=waiting)))
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=waiting)
+    except (RuntimeError, ValueError) as error:
+        raise InputError(
+            f"the ranks cannot meet: {str(error).splitlines()[0]}; start them with torchrun or --workers, or unset "
+            "WORLD_SIZE where there is one process"
+        ) from None
+    return rank, size, store
 
 
 def refuse_ranks(what: str, instead: str = "share its runs among workers one by one") -> None:
@@ -135,7 +147,10 @@ def refuse_ranks(what: str, instead: str = "share its runs among workers one by 
 
 def _ranks() -> int:
     """How many ranks the environment describes."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    size = os.environ.get("WORLD_SIZE", "1")
+    if not (size.isascii() and size.isdigit() and int(size)):
+        raise InputError(f"WORLD_SIZE is {shown(size)}; expected a number of ranks, as torchrun sets it, or unset it")
+    return int(size)
 
 
 def check_divide(divide: str, ranks: int, points: int) -> None:

@@ -36,6 +36,20 @@ def parsed_header(text: bytes, where: str) -> dict[str, Any]:
     return header
 
 
+def ordered(header: Mapping[str, Any]) -> dict[str, Any]:
+    """A header with its keys sorted, except within the task's entries: the order of its words is that of the logits."""
+    table: dict[str, Any] = {key: _sorted(header[key]) for key in sorted(header)}
+    if isinstance(task := header.get("task"), Mapping):
+        table["task"] = {key: task[key] for key in sorted(task)}
+    return table
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return [_sorted(one) for one in value] if isinstance(value, list | tuple) else value
+
+
 def check_run(header: Mapping[str, Any], where: str) -> None:
     """Refuse a header that is no run's."""
     if "mezo" in header:

@@ -25,13 +25,14 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from noback.errors import DamagedError, NobackError
 from noback.files import open_regular, write_new
-from noback.header import LONGEST, parsed_header, patience_of, steps_of
+from noback.header import LONGEST, ordered, parsed_header, patience_of, steps_of
 from noback.values import to_float32
 
 FORMAT = 3  # 1: no figures; 2: no chain
@@ -146,14 +147,6 @@ class Contents:
         return f"{taken} and no seal: the run has not ended, or the file's end was cut off"
 
 
-def _ordered(header: Mapping[str, Any]) -> dict[str, Any]:
-    """A header with its keys sorted, except within the task's entries: the order of its words is that of the logits."""
-    table: dict[str, Any] = json.loads(json.dumps(header, sort_keys=True))
-    if isinstance(task := header.get("task"), Mapping):
-        table["task"] = {key: task[key] for key in sorted(task)}
-    return table
-
-
 class Journal:
     """A journal to write to; a record is on the disk when `append` returns."""
 
@@ -165,7 +158,7 @@ class Journal:
         """A new journal; the header says how many slopes (`directions`) and which `figures` a record holds."""
         body = _beginning(header)
         temporary = path.with_name(path.name + ".new")
-        with _Saying(path):
+        with _saying(path):
             write_new(temporary, body + _digest(body)[:8])
             os.replace(temporary, path)
         return cls(path, _layout(header, body, chained=True), _digest(body))
@@ -175,7 +168,7 @@ class Journal:
         """A journal to go on with; a torn last record is dropped."""
         with _opened(path) as file:
             contents, layout, digest = _read(file, path)
-        with _Saying(path), os.fdopen(open_regular(path, os.O_WRONLY), "wb") as file:
+        with _saying(path), os.fdopen(open_regular(path, os.O_WRONLY), "wb") as file:
             os.ftruncate(file.fileno(), contents.sound_bytes)
         return cls(path, layout, digest), contents
 
@@ -187,7 +180,7 @@ class Journal:
         packed = layout.body.pack(kind, record.step, *values, *padding)
         digest = _digest(self._digest + packed)
         data = packed + layout.check(packed, digest)
-        with _Saying(self._path), os.fdopen(open_regular(self._path, os.O_WRONLY | os.O_APPEND), "ab", 0) as file:
+        with _saying(self._path), os.fdopen(open_regular(self._path, os.O_WRONLY | os.O_APPEND), "ab", 0) as file:
             before = os.fstat(file.fileno()).st_size
             try:
                 if file.write(data) != len(data):  # a full disk can take a part
@@ -230,23 +223,19 @@ def rewrite(path: Path, header: Mapping[str, Any]) -> None:
     """
     with _opened(path) as file:
         before, layout, _ = _read(file, path)
-        count = len(before.steps) + len(before.evaluations) + len(before.eps_changes)  # all but the seal
-        file.seek(before.sound_bytes - (count + before.sealed) * layout.size)
-        bodies = [one[: layout.body.size] for one in _records(file, layout.size, count)]
+        kept = [*before.steps, *before.evaluations, *before.eps_changes]  # all but the seal
+        file.seek(before.sound_bytes - (len(kept) + before.sealed) * layout.size)
+        bodies = [one[: layout.body.size] for one in _records(file, layout.size, len(kept))]
     body = _beginning(header)
     digest, parts = _digest(body), [body, _digest(body)[:8]]
     for packed in bodies:
         digest = _digest(digest + packed)
         parts += [packed, digest[:8]]
     temporary = path.with_name(path.name + ".new")
-    with _Saying(path):
+    with _saying(path):
         write_new(temporary, b"".join(parts))
         after = read_journal(temporary)
-        if (after.steps, after.evaluations, after.eps_changes) != (
-            before.steps,
-            before.evaluations,
-            before.eps_changes,
-        ):
+        if [*after.steps, *after.evaluations, *after.eps_changes] != kept:
             raise DamagedError(f"{str(temporary)!r} does not hold what journal {str(path)!r} does; try again")
         os.replace(temporary, path)
 
@@ -357,9 +346,7 @@ def _begin(file: BinaryIO, path: Path) -> tuple[dict[str, Any], _Layout, bytes, 
     if found is None:
         raise DamagedError(f"{str(path)!r} is no noback journal, or its header is damaged")
     if magic not in (_CHAINED, _PLAIN):
-        raise DamagedError(
-            f"{where} has format {int(found[1])}, which a newer noback wrote; this one reads 1 to {FORMAT}"
-        )
+        raise DamagedError(_newer(where, int(found[1])))
     length = struct.unpack("<I", file.read(4).ljust(4, b"\0"))[0]
     text = file.read(min(length, LONGEST))
     body = magic + struct.pack("<I", length) + text
@@ -370,15 +357,17 @@ def _begin(file: BinaryIO, path: Path) -> tuple[dict[str, Any], _Layout, bytes, 
     header = parsed_header(text, where)
     known = (FORMAT,) if chained else (1, 2)
     if header.get("format", 1) not in known:
-        raise DamagedError(
-            f"{where} has format {header.get('format')!r}, which a newer noback wrote; this one reads 1 to {FORMAT}"
-        )
+        raise DamagedError(_newer(where, header.get("format")))
     return header, _layout(header, body, chained=chained), digest, len(body) + len(expected)
+
+
+def _newer(where: str, number: object) -> str:
+    return f"{where} has format {number!r}, which a newer noback wrote; this one reads 1 to {FORMAT}"
 
 
 def _beginning(header: Mapping[str, Any]) -> bytes:
     """All bytes of a journal up to the check of its header."""
-    text = json.dumps(_ordered({**header, "format": FORMAT})).encode()
+    text = json.dumps(ordered({**header, "format": FORMAT})).encode()
     return _CHAINED + struct.pack("<I", len(text)) + text
 
 
@@ -399,17 +388,13 @@ def _opened(path: Path) -> BinaryIO:
         raise DamagedError(f"journal {str(path)!r} cannot be read: {error.strerror}") from None
 
 
-class _Saying:
+@contextmanager
+def _saying(path: Path) -> Iterator[None]:
     """Turns a disk's refusal into a sentence."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
-            raise NobackError(
-                f"cannot write {str(self._path)!r}: {error.strerror}; what was written before is safe: "
-                f"make room and go on with `noback resume {self._path.parent}`"
-            ) from None
+    try:
+        yield
+    except OSError as error:
+        raise NobackError(
+            f"cannot write {str(path)!r}: {error.strerror}; what was written before is safe: "
+            f"make room and go on with `noback resume {path.parent}`"
+        ) from None

@@ -39,11 +39,11 @@ def chance_of_gain(before: Sequence[float], after: Sequence[float]) -> float:
     if {*before, *after} <= {0, 1}:
         gained = sum(a < b for a, b in zip(before, after, strict=True))
         lost = sum(a > b for a, b in zip(before, after, strict=True))
-        return mcnemar(gained, lost)
+        return one_sided_mcnemar(gained, lost)
     return 0.5 * math.erfc(in_errors(before, after) / math.sqrt(2))
 
 
-def mcnemar(gained: int, lost: int) -> float:
+def one_sided_mcnemar(gained: int, lost: int) -> float:
     """The chance that a fair coin, thrown for each answer that changed, gives at least so many gains."""
     return upper_tail(gained + lost, gained)
 

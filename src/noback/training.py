@@ -86,7 +86,8 @@ def train(  # noqa: PLR0913 (all but the first two go by name)
         run.task.use(drawn)
         own.create(run.config.toml())
         with own.locked(), _saying_how_to_go_on(folder):
-            return _loop(run, stop, health_every, result_of_stopped=result_of_stopped)
+            result = _loop(run, stop, health_every, result_of_stopped=result_of_stopped)
+    return replace(result, run=str(folder.path))  # on every rank, rank 0's
 
 
 def resume(  # noqa: PLR0913 (all but the first go by name)
@@ -122,7 +123,8 @@ def resume(  # noqa: PLR0913 (all but the first go by name)
             if steps is not None:
                 _check_same(run, read_journal(folder.journal))  # before anything is written
                 extend(folder, replace(run.config, model=recorded.model))
-            return _loop(run, stop, health_every, result_of_stopped=result_of_stopped)
+            result = _loop(run, stop, health_every, result_of_stopped=result_of_stopped)
+    return replace(result, run=str(Path(path)))  # on every rank, rank 0's
 
 
 @contextmanager
