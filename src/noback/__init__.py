@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from noback.functions import compare as compare
     from noback.functions import epsilon as epsilon
     from noback.functions import resume as resume
+    from noback.functions import sweep as sweep
     from noback.functions import train as train
     from noback.history import History as History
     from noback.mezo import MeZO as MeZO
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from noback.rules import Momentum as Momentum
     from noback.rules import Sgd as Sgd
     from noback.run import Run as Run
-    from noback.sweeping import sweep as sweep
     from noback.tuned import evaluate as evaluate
     from noback.tuned import export as export
     from noback.tuned import generate as generate
@@ -92,7 +92,7 @@ _ROOMS = {
     "predict": "tuned",
     "report": "reporting",
     "resume": "functions",
-    "sweep": "sweeping",
+    "sweep": "functions",
     "train": "functions",
     "tuned_run": "tuned",
 }

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack, cast
 
-from noback import baselines, comparing, training
+from noback import baselines, comparing, sweeping, training
 from noback.baselines import Baseline
 from noback.comparing import COMPARED
 from noback.config import RunConfig
@@ -122,8 +122,32 @@ def compare(
     comes back has one entry a run.
     """
     several = [eps] if isinstance(eps, int | float) else list(eps)
+    _check_named(options)
     made = config_with(config, {**options, **({"eps": several[0]} if several else {})})
     return cast("Comparison", comparing.compare(made, objectives, several, out, watcher=watcher))
+
+
+def sweep(
+    config: RunConfig | None = None,
+    over: Mapping[str, Sequence[Any]] | None = None,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    watcher: Watcher | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    **options: Any,
+) -> dict[str, Any]:
+    """Train once for each combination of some options' values, as `noback sweep` does.
+
+    An option that is a list is swept over, `lr=[1e-6, 1e-5], seed=[0, 1]`; others are those of `noback.train`. `over`
+    says the same as a table, by flag's name or place in the configuration (`rule.lr`). The setting with the highest
+    mean validation score over the seeds wins, of equal ones that with the lower mean loss: `winner` of what comes
+    back. Given again, a sweep goes on; by default its folder is named after what it sweeps over.
+    """
+    _check_named(options)
+    lists = {name: value for name, value in options.items() if isinstance(value, list | tuple)}
+    made = config_with(config, {name: value for name, value in options.items() if name not in lists})
+    config_with(made, {name: values[0] for name, values in lists.items() if values})  # refuses an unknown name
+    return sweeping.sweep(made, {**(over or {}), **lists}, out, watcher=watcher, stop=stop)
 
 
 def epsilon(
@@ -142,6 +166,7 @@ def epsilon(
     `recommendations` of what comes back has the eps to use for each objective, and why.
     """
     whole("probes", probes, 2**16)
+    _check_named(options)
     made = config_with(config, options)
     table = measure_eps(made, at, objectives, directions=probes, out=out, watcher=watcher)
     return cast("EpsTable", table)
@@ -154,7 +179,17 @@ def baseline(
 
     The option `lr` is Adam's.
     """
+    _check_named(options)
     return baselines.baseline(config_with(config, options), method, watcher=watcher)
+
+
+def _check_named(options: Mapping[str, object]) -> None:
+    """Refuse data and models in memory where several runs, or none that has a folder, would need them."""
+    for name in ("data", "model"):
+        if not is_named(options.get(name)):
+            raise InputError(
+                f"{name} is given in memory, which only noback.train takes; here expected its file, folder or name"
+            )
 
 
 def _model(model: object, tokenizer: object, options: Mapping[str, object]) -> tuple[Opened | None, dict[str, Any]]:

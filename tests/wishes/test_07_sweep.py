@@ -6,6 +6,7 @@ import shlex
 import pytest
 
 import noback as package
+from noback.cli.sweep import text
 from noback.engines import Models, kept
 from noback.errors import Diverged, InputError
 from noback.journal import read_journal
@@ -198,3 +199,26 @@ def test_the_kept_model_stays_as_it_was_opened(tiny_folder):
             tensor.zero_()
     second = models.open_model(str(tiny_folder), "float32", torch.device("cpu")).model
     assert any(tensor.abs().sum() > 0 for tensor in second.parameters())
+
+
+def test_from_python_what_is_a_list_is_swept_over(tiny_folder, data_folder, tmp_path):
+    known = {"model": tiny_folder, "data": data_folder, "steps": 1, "batch": 4}
+    table = package.sweep(lr=[1e-5, 1e-4], out=tmp_path / "sweep", **known)
+    assert table["over"] == {"rule.lr": [1e-5, 1e-4]}
+    assert [row["setting"] for row in table["rows"]] == [{"rule.lr": 1e-5}, {"rule.lr": 1e-4}]
+    assert "\nlr " in text(table)
+    assert "best by validation: lr " in text(table)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"learning_rate": [1, 2]}, "unknown option 'learning_rate': here it is lr"),
+        ({"data": [{"text": "good", "label": 1}], "seed": [0, 1]}, "data is given in memory, which only noback.train"),
+        ({"lr": []}, "lr"),
+    ],
+)
+def test_a_sweep_from_python_that_cannot_be_is_refused(options, sentence, tmp_path):
+    with pytest.raises(package.InputError, match=sentence):
+        package.sweep(out=tmp_path / "sweep", **options)
+    assert not (tmp_path / "sweep").exists()

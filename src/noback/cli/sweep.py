@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from noback.cli.commands import add_json, add_log_to, aligned, say, stopping, watching
+from noback.flag_names import FLAGS
 
 HELP = "train with several values of lr, eps, seed or other options, and choose by validation"
 DESCRIPTION = """
@@ -53,7 +54,8 @@ def text(table: dict[str, Any]) -> str:
     """The sweep as people read it."""
     names = [path for path in table["over"] if path != "seed"]
     heads = (
-        *(names or ["setting"]), "seeds", "validation", "validation loss", "test before", "after", "diverged",
+        *([*map(_name, names)] or ["setting"]), "seeds", "validation", "validation loss", "test before", "after",
+        "diverged",
     )  # fmt: skip
     rows = [
         (
@@ -83,8 +85,13 @@ def metric_of(table: dict[str, Any]) -> str:
 def _won(winner: dict[str, Any] | None) -> list[str]:
     if winner is None:
         return ["no setting has a result for each of its seeds, so none is chosen"]
-    named = ", ".join(f"{path} {_value(value)}" for path, value in winner["setting"].items()) or "as given"
+    named = ", ".join(f"{_name(path)} {_value(value)}" for path, value in winner["setting"].items()) or "as given"
     return [f"best by validation: {named}", f"repeat it: {winner['command']}"]
+
+
+def _name(path: str) -> str:
+    """An option as its flag has it, where it has one."""
+    return next((flag[2:] for flag, place in FLAGS.items() if place == path), path)
 
 
 def _value(value: Any) -> str:
