@@ -21,7 +21,7 @@ from noback.files import is_regular, read_json, refuse_link, write_whole
 from noback.flag_names import FLAGS
 from noback.folder import RunFolder
 from noback.journal import read_journal
-from noback.json_text import json_text
+from noback.json_text import has_numbers, json_text
 from noback.keywords import put
 from noback.objectives import refuse_code
 from noback.reporting.command import command_to_repeat
@@ -34,6 +34,7 @@ from noback.watching import Silent, Watcher
 FILE = "sweep.json"
 SEED = "seed"  # runs that differ in it alone are one setting
 _MOST = 10_000  # runs of a sweep
+_MEANS = ("validation", "validation_loss", "before", "test")  # numbers of a run that are averaged over the seeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ def resume_sweep(
 def read_sweep(folder: Path) -> dict[str, Any]:
     """What a sweep's folder says."""
     table = read_json(folder / FILE)
-    shapes = {"config": dict, "over": dict, "rows": list}
+    shapes = {"config": dict, "over": dict, "rows": list, "task": str, "steps": int, "metric": str}
     sound = isinstance(table, dict) and all(isinstance(table.get(key), kind) for key, kind in shapes.items())
     if not sound or not all(isinstance(row, dict) and isinstance(row.get("name"), str) for row in table["rows"]):
         raise InputError(f"{str(folder / FILE)!r} is no sweep's table; expected what `noback sweep` writes there")
@@ -226,10 +227,10 @@ def settings_of(rows: Sequence[Mapping[str, Any]], plan: Sequence[Planned]) -> l
     found = []
     for runs in settings.values():
         ended = [by_name[one.name] for one in runs if one.name in by_name]
-        sound = [row for row in ended if row.get("validation") is not None]
+        sound = [row for row in ended if has_numbers(row, *_MEANS)]
         entry = {"setting": runs[0].setting, "runs": [one.name for one in runs], "ended": len(ended)}
         entry["diverged"] = sum("gap" in row for row in ended)
-        for key in ("validation", "validation_loss", "before", "test"):
+        for key in _MEANS:
             values = [float(row[key]) for row in sound]
             entry[key] = statistics.mean(values) if values else None
             entry[f"{key}_std"] = statistics.stdev(values) if len(values) > 1 else None

@@ -102,7 +102,9 @@ def test_a_run_inside_a_sweep_that_names_a_function_asks_for_trust(unfinished, h
     folder = tmp_path / "sweep"
     folder.mkdir()
     unfinished.rename(folder / "seed-0")
-    (folder / "sweep.json").write_text(json.dumps({"config": config, "over": {"seed": [0]}, "rows": []}))
+    told = {"task": "reviews", "steps": 6, "metric": "accuracy"}
+    table = {"config": config, "over": {"seed": [0]}, "rows": [], **told}
+    (folder / "sweep.json").write_text(json.dumps(table))
     code, _, err = noback("resume", folder)
     assert (code, harmful.exists()) == (2, False)
     assert f"names the function 'f' of module '{MODULE}'" in err

@@ -222,3 +222,27 @@ def test_a_sweep_from_python_that_cannot_be_is_refused(options, sentence, tmp_pa
     with pytest.raises(package.InputError, match=sentence):
         package.sweep(out=tmp_path / "sweep", **options)
     assert not (tmp_path / "sweep").exists()
+
+
+ROW = {"name": "seed-0", "setting": {}, "validation": 0.5, "validation_loss": 0.7, "before": 0.5, "test": 0.5}
+CHANGES = {
+    "nothing": {},
+    "no task": {"task": None},
+    "no metric": {"metric": 3},
+    "steps are a text": {"steps": "4"},
+    "a row without numbers": {"rows": [{"name": "seed-0", "validation": 0.5}]},
+    "a row of texts": {"rows": [{**ROW, "validation": "high", "test": [1]}]},
+    "a row of no numbers": {"rows": [{**ROW, "validation_loss": float("nan")}]},
+    "no list of values": {"over": {"seed": 0}},
+    "an option that does not exist": {"over": {"seed/../..": [0]}},
+}
+
+
+@pytest.mark.parametrize("how", CHANGES)
+def test_a_sweeps_table_that_someone_changed_is_read_or_refused_without_a_traceback(how, small, tmp_path, noback):
+    told = {"kind": "sweep", "task": "reviews", "steps": 4, "batch": 4, "metric": "accuracy"}
+    table = {"config": small().given(), "over": {"seed": [0]}, "rows": [ROW], **told}
+    (tmp_path / "sweep.json").write_text(json.dumps({**table, **CHANGES[how]}))
+    code, out, err = noback("resume", tmp_path)
+    assert code == (0 if "nothing" in how or "row" in how else 2), err
+    assert ("best by validation" in out) == (how == "nothing")
