@@ -20,11 +20,13 @@ def run_new(arguments: argparse.Namespace) -> None:
     """Look at the data, write the task file and say what was chosen."""
     from noback.engines import is_causal, open_tokenizer
     from noback.tasks.data import rows_to_look_at
+    from noback.tasks.own import name_of_data
     from noback.tasks.proposing import one_token, proposal
 
     if arguments.data is None:
         raise InputError("tasks new needs data to look at: --data FILE or FOLDER")
-    target = Path(arguments.out or f"{_name(arguments.data)}.toml")
+    name = name_of_data(arguments.data)
+    target = Path(arguments.out or f"{name}.toml")
     if target.suffix != ".toml":
         raise InputError(f"--out is {str(target)!r}; expected a name that ends in .toml")
     if target.exists() or target.is_symlink():
@@ -36,7 +38,7 @@ def run_new(arguments: argparse.Namespace) -> None:
     command = _command(arguments, target)
     try:
         with target.open("x", encoding="utf-8") as file:
-            file.write(_toml(found, arguments.data, causal, command))
+            file.write(_toml(found, name, causal, command))
     except OSError as error:
         raise InputError(f"{str(target)!r} cannot be written: {error.strerror}") from None
     values = {
@@ -47,23 +49,19 @@ def run_new(arguments: argparse.Namespace) -> None:
     say(arguments, values, _text(found, len(rows), arguments, values))
 
 
-def _name(data: str) -> str:
-    return Path(data).absolute().name.split(".")[0] or "own"
-
-
 def _command(arguments: argparse.Namespace, target: Path) -> str:
     model = [] if arguments.model == "mini" else ["--model", arguments.model]
     return shlex.join(["noback", "train", "--task", str(target), "--data", arguments.data, *model])
 
 
-def _toml(found: Proposal, data: str, causal: bool, command: str) -> str:
+def _toml(found: Proposal, name: str, causal: bool, command: str) -> str:
     """The task file; a comment says how each word was found."""
     text = found.template(causal=causal)
     template = {"prompt": text, "max_length": 2048} if causal else {"template": text}
     lines = [
         "# Made by `noback tasks new`. A word stands for each label; it must be one token of the model's. Train with:",
         f"# {printable(' '.join(command.split()))}",
-        tomli_w.dumps({"name": _name(data), **template, "label": found.label}),
+        tomli_w.dumps({"name": name, **template, "label": found.label}),
         "[words]",
     ]
     for label, word in found.words.items():

@@ -195,10 +195,14 @@ def _labels_in(rows: Iterable[Row], spec: TaskSpec) -> Iterator[str]:
         return
 
 
+def numbers_first(labels: Iterable[str]) -> list[str]:
+    """Labels in the order that people expect: 2 before 10, and names after numbers."""
+    return sorted(labels, key=lambda label: (whole_number_in(label) is None, whole_number_in(label) or 0, label))
+
+
 def _how_to_name(labels: Collection[str], spec: TaskSpec) -> str:
     """What to do where labels of the data have no word."""
-    ordered = sorted(labels, key=lambda label: (whole_number_in(label) is None, whole_number_in(label) or 0, label))
-    text = listed({label: spec.words.get(label, UNKNOWN) for label in ordered if label})
+    text = listed({label: spec.words.get(label, UNKNOWN) for label in numbers_first(labels) if label})
     if len(labels) > _MOST_LABELS or len(text) > _LONGEST:
         return (
             f"its column {spec.label!r} holds {len(labels):,} different values: if the label is in another column, "

@@ -25,8 +25,12 @@ def own_name(task: str, data: str | None, template: str | None, words: object) -
     """The name of a task of which template, words and data are one's own: the data's; None where it is another's."""
     if task not in DATA or None in (data, template, words):
         return None
-    last = str(data).removeprefix("hf:").partition(":")[0] if str(data).startswith("hf:") else str(data)
-    return Path(last).absolute().name.split(".")[0] or "own"
+    return name_of_data(str(data).removeprefix("hf:").partition(":")[0] if str(data).startswith("hf:") else str(data))
+
+
+def name_of_data(path: str) -> str:
+    """What a task is called that is made for some data: the file's or folder's name, without endings."""
+    return Path(path).absolute().name.split(".")[0] or "own"
 
 
 def with_own(

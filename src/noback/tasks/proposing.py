@@ -11,7 +11,7 @@ from typing import Any
 from noback.errors import InputError, shown
 from noback.inputs import whole_number_in
 from noback.tasks.causal import CausalEncoder
-from noback.tasks.data import value_at
+from noback.tasks.data import numbers_first, value_at
 from noback.tasks.label_words import label_word_ids
 from noback.tasks.spec import TaskSpec
 
@@ -77,7 +77,7 @@ def proposal(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], fits: Ca
         raise InputError(
             f"column {label!r} has {len(counts):,} different values; expected from 2 to {_MOST_NAMED} labels"
         )
-    ordered = sorted(counts, key=lambda one: (whole_number_in(one) is None, whole_number_in(one) or 0, one))
+    ordered = numbers_first(counts)
     chosen = _chosen_words(ordered, label, fits)
     others = tuple(name for name in names if name not in (*texts, label))
     words, reasons = ({one: found[part] for one, found in chosen.items()} for part in (0, 1))
