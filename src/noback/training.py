@@ -173,7 +173,9 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None, *, resul
     best, at = _made_again(run, contents, earlier)
     go_to(run, step, contents, at=at)
     if step:
-        watcher.note(f"going on after step {step}")
+        longer = "; resume --steps N makes it longer" * (not contents.stopped_early)
+        ended = step >= config.steps or contents.stopped_early
+        watcher.note(f"the run has taken its {step} steps{longer}" if ended else f"going on after step {step}")
     known = told(contents, folder.read_metrics())
     steps, snapshots = Steps(run, journal, contents, health_every), _Snapshots(time.monotonic())
     while True:

@@ -93,7 +93,7 @@ def read(path):
 def test_a_file_of_any_form_is_answered_into_a_file_of_any_form(data, out, folder, tmp_path, noback, expected):
     code, said, err = noback("predict", folder, "--data", write(tmp_path / data), "--out", tmp_path / out)
     assert code == 0, err
-    assert said.startswith("8 rows answered (0 ")
+    assert said.startswith("8 rows answered (0: ")
     found = read(tmp_path / out)
     assert [list(row) for row in found] == [["sentence", "label", *NEW]] * 8
     assert [(row["sentence"], str(row["label"])) for row in found] == [(r["sentence"], str(r["label"])) for r in ROWS]

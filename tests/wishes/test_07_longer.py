@@ -181,3 +181,11 @@ def test_the_folder_holds_the_old_journal_until_the_new_one_is_whole(small, tmp_
     with pytest.raises(Exception, match="cannot write"):
         journal.rewrite(folder.journal, header)
     assert read_journal(folder.journal).sealed
+
+
+def test_a_run_that_has_ended_says_so_and_how_to_make_it_longer(small, tmp_path, noback):
+    train(small(steps=2), tmp_path / "run")
+    code, _, err = noback("resume", tmp_path / "run")
+    assert code == 0
+    assert "the run has taken its 2 steps; resume --steps N makes it longer" in " ".join(err.split())
+    assert "going on" not in err

@@ -134,3 +134,10 @@ def test_an_example_of_the_help_stays_one_command_of_the_shell(width, monkeypatc
     shown = parser_of("train").format_help().replace(" \\\n", " ")
     command = 'noback train --data my.csv --template "{text} It was {mask}." --words "0=terrible,1=great"'
     assert command in re.sub(" +", " ", shown)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"), [("trian", "'trian' is not a command; did you mean 'train'?"), ("x", "'x' is not a command")]
+)
+def test_an_unknown_command_is_answered_with_the_nearest(typed, said, refused):
+    assert refused(typed) == f"noback: {said} (`noback --help` shows how to use it)\n"

@@ -33,8 +33,9 @@ from noback.cli import (
 from noback.cli.groups import sort_flags
 from noback.cli.help_text import HelpText
 from noback.cli.other_names import refusal
-from noback.errors import InputError, NobackError, printable
+from noback.errors import InputError, NobackError, printable, shown
 from noback.inputs import check_name
+from noback.options import suggestion
 
 COMMANDS = {
     "train": train,
@@ -64,6 +65,9 @@ class _Parser(argparse.ArgumentParser):
         self._negative_number_matcher = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$")
 
     def error(self, message: str) -> NoReturn:
+        unknown = re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose", message)
+        if unknown:
+            message = f"{shown(unknown[1])} is not a command{suggestion(unknown[1], COMMANDS)}"
         raise InputError(f"{message} (`{self.prog} --help` shows how to use it)")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:

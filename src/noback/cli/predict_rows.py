@@ -112,7 +112,7 @@ def _stdout() -> Iterator[_Flushed]:
 
 def _told(tuned: Run, done: Predicted, out: str) -> str:
     """What was done, in one or two lines."""
-    given = ", ".join(f"{label} {done.labels[label]:,}" for label in tuned.task.spec.labels)
+    given = ", ".join(f"{label}: {done.labels[label]:,}" for label in tuned.task.spec.labels)
     where = "" if out == STREAM else f"; written to {out}"
     lines = [f"{done.rows:,} rows answered{f' ({given})' if given else ''}{where}"]
     if done.shortened:
