@@ -213,7 +213,8 @@ class _Course:
             return OVERFITTING if training is not None and training.learns < _CHANCE else DIVERGING
         if self.by_score() or (self.by_loss() and change.moved >= _MOVES):
             return LEARNING
-        if self.zeros > DOMINATED:
+        fell = min(change.falls, training.falls if training else 1.0) < _CHANCE
+        if self.zeros > DOMINATED and not fell:
             return NO_SIGNAL
         if change.moved < _MOVES:
             return TOO_SMALL

@@ -1,6 +1,7 @@
 """What export and replay write: files that PEFT's own classes open, and the same bytes each time."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import transformers
 
 import noback
 from noback import Full, Head, Lora, Prefix, RunConfig, export, predict, train, tuned_run
+from noback.adapters.lora import _peft
 
 ADAPTERS = {"full": Full(), "lora": Lora(rank=2), "prefix": Prefix(tokens=2), "head": Head()}
 WRITE_ALL = """
@@ -85,3 +87,11 @@ def test_an_adapter_that_was_the_start_keeps_the_task_type_it_names(configs, tmp
     stored = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert stored["task_type"] == "FEATURE_EXTRACTION"
     assert stored["target_modules"] == sorted(stored["target_modules"])
+
+
+def test_kernels_that_another_library_has_not_are_not_spoken_of(caplog):
+    _peft()
+    log = logging.getLogger("bitsandbytes.backends.cpu.ops")
+    log.warning("Failed to load CPU gemm_4bit_forward from kernels-community: %s", "none")
+    log.warning("something else")
+    assert caplog.messages == ["something else"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, replace
@@ -159,7 +160,13 @@ def _peft() -> Any:
         import peft
     except ImportError:
         raise InputError("--adapter lora needs a library that is not here: pip install 'noback[lora]'") from None
+    # PEFT imports bitsandbytes wherever it is; what that says of kernels that it has not is of no use to a LoRA run.
+    logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(_is_of_use)
     return peft
+
+
+def _is_of_use(record: logging.LogRecord) -> bool:
+    return "kernels-community" not in record.getMessage()
 
 
 def _config_text(model: Any) -> str:
