@@ -176,7 +176,7 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None, *, resul
         longer = "; resume --steps N makes it longer" * (not contents.stopped_early)
         ended = step >= config.steps or contents.stopped_early
         watcher.note(f"the run has taken its {step} steps{longer}" if ended else f"going on after step {step}")
-    known = told(contents, folder.read_metrics())
+    known = _known(run, contents)
     steps, snapshots = Steps(run, journal, contents, health_every), _Snapshots(time.monotonic())
     while True:
         recorded = step in {one.step for one in contents.evaluations}
@@ -223,11 +223,21 @@ def _evaluated(run: Run) -> tuple[Score, PerExample]:
 
 def _tell(run: Run, step: int, seconds: float, found: Score, examples: PerExample) -> None:
     """Write the line of an evaluation, for people and for the verdict."""
-    evaluations = run.config.steps // run.config.steps_between_evaluations + 2
-    kept = examples.sampled(max(_KEPT // evaluations, _SAMPLE))
+    kept = examples.sampled(_kept(run.config))
     run.folder.add_metrics(
         kind="validation", step=step, seconds=round(seconds, 3), **dataclasses.asdict(found), **kept._asdict()
     )
+
+
+def _kept(config: RunConfig) -> int:
+    """How many answers of single examples the line of an evaluation may hold."""
+    return max(_KEPT // (config.steps // config.steps_between_evaluations + 2), _SAMPLE)
+
+
+def _known(run: Run, contents: Contents) -> set[int]:
+    """The steps whose lines are whole; a run that was made longer may hold fewer answers a line than it did before."""
+    found, most = run.folder.read_metrics(), _kept(run.config)
+    return told(contents, [line for line in found if len(line.get("credits") or ()) <= most])
 
 
 def _tell_training(run: Run, contents: Contents, step: int) -> None:
@@ -245,7 +255,7 @@ def _made_again(run: Run, contents: Contents, seconds: float) -> tuple[Candidate
     are compared with is made again. The verdict reads the lines of the first and the best, which are written anew.
     """
     best, at, candidate = contents.best(), None, None
-    known, taken = told(contents, run.folder.read_metrics()), len(contents.steps)
+    known, taken = _known(run, contents), len(contents.steps)
     goes_on = contents.chooses and bool(best) and contents.evaluations[-1].step < run.config.steps
     for step in sorted({0, best.step} if best else set[int]()):
         is_lost = step not in known

@@ -40,6 +40,18 @@ def test_a_run_of_4_made_8_is_a_run_of_8(rule, small, tmp_path):
     assert (tmp_path / "longer" / "run.toml").read_text() == (tmp_path / "whole" / "run.toml").read_text()
 
 
+def test_a_longer_run_whose_lines_hold_fewer_answers_is_judged_as_one_from_the_start(small, tmp_path, monkeypatch):
+    monkeypatch.setattr("noback.training._KEPT", 40)
+    monkeypatch.setattr("noback.training._SAMPLE", 4)
+    train(small(steps=4, eval_every=2), tmp_path / "longer")
+    longer = resume(tmp_path / "longer", steps=24)
+    whole = train(small(steps=24, eval_every=2), tmp_path / "whole")
+    assert (longer.verdict, longer.evidence) == (whole.verdict, whole.evidence)
+    lines = [RunFolder(tmp_path / name).read_metrics() for name in ("longer", "whole")]
+    before, after = ({len(line["credits"]) for line in each if line["kind"] == "validation"} for each in lines)
+    assert (len(before), len(after)) == (2, 1)  # the shorter run's lines held more
+
+
 def test_evaluations_stay_as_far_apart_and_the_one_at_the_old_end_stays(small, tmp_path):
     train(small(steps=25), tmp_path / "run")  # every 2 steps: a tenth of the run
     resume(tmp_path / "run", steps=30)
