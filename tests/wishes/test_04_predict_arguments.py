@@ -124,3 +124,10 @@ def test_arguments_that_do_not_go_together_are_refused_in_one_sentence(words, sa
     code, out, err = noback("predict", run, *words)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert said in err
+
+
+@pytest.mark.parametrize("given", [b"", b"\n \n"])
+def test_a_stdin_without_a_text_is_refused(given, run, noback, stdin):
+    stdin(given)
+    code, out, err = noback("predict", run, "-")
+    assert (code, out, err) == (2, "", "noback: stdin holds no text to answer; expected one a line\n")

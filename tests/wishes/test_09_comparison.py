@@ -138,3 +138,9 @@ def test_the_flips_are_those_of_the_recorded_answers(compared, noback):
         assert sum(after["right"]) / 8 == row["best"]
         flips = sum(old != new for old, new in zip(before["answers"], after["answers"], strict=True))
         assert f'data-figure="{row["name"]}-flips" data-value="{flips}"' in page
+
+
+def test_two_that_answer_alike_are_not_said_to_be_ahead_of_each_other():
+    found = conclusion([answered("one", of(15, 5), before=of(15, 5)), answered("other", of(15, 5))])
+    assert "one has as many right" in found.evidence[1]
+    assert not any("ahead" in line or "-0.0" in line for line in found.evidence)

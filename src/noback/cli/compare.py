@@ -57,7 +57,7 @@ def text(table: dict[str, Any]) -> str:
     """The comparison as people read it."""
     heads = (
         "objective", "tuned", "weights tuned", "lr", "eps", "zero slopes", "mean |slope| of all", "smallest", "largest",
-        "loss first", "last", "accuracy before", "after", "forwards", "seconds", "verdict",
+        "loss first", "last", "accuracy before", "at the end", "forwards", "seconds", "verdict",
     )  # fmt: skip
     rows = [
         (

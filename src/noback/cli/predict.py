@@ -117,7 +117,9 @@ def _answer_texts(arguments: argparse.Namespace) -> None:
     asked: Iterable[Asked] = asked_texts(tuned.task, _texts(arguments.texts))
     if STREAM not in arguments.texts:
         asked = list(asked)  # one that cannot be asked refuses them all
+    found = False
     for one, answer in answered(tuned, asked, at_once=_at_once(tuned, arguments.texts)):
+        found = True
         prediction = _prediction(one.row["text"], answer, spec)
         if arguments.json:
             predictions.append(prediction)
@@ -125,6 +127,8 @@ def _answer_texts(arguments: argparse.Namespace) -> None:
         else:
             print(printable(_line(prediction, words)), flush=True)
     display.close()
+    if not found:
+        raise InputError("stdin holds no text to answer; expected one a line")
     if arguments.json:
         say(arguments, {"run": arguments.run, "predictions": predictions}, "")
 

@@ -40,9 +40,10 @@ class _Paired:
 
     def said(self) -> str:
         """The difference with its interval."""
-        points = 100 * (self.only_first - self.only_second) / self.examples
         interval = paired_difference(self.only_first, self.only_second, self.examples)
-        return f"{points:+.1f} points, 95% interval {100 * interval.low:+.1f} to {100 * interval.high:+.1f}"
+        shares = ((self.only_first - self.only_second) / self.examples, interval.low, interval.high)
+        points, low, high = (round(100 * share, 1) + 0.0 for share in shares)  # no -0.0
+        return f"{points:+.1f} points, 95% interval {low:+.1f} to {high:+.1f}"
 
 
 def conclusion(tested: Sequence[Answered]) -> Judgement | None:
@@ -76,7 +77,9 @@ def _told_apart(first: Answered, other: Answered, limit: float) -> tuple[bool, s
     counts = f"{first.title} alone is right on {paired.only_first:,}, {other.title} alone on {paired.only_second:,}"
     verb = "told apart" if apart else "cannot be told apart"
     chance = f"p = {_chance(paired)}, needed below {limit:.2g}"
-    return apart, f"{title}; {first.title} is ahead by {paired.said()}; {counts} ({chance}): {verb}"
+    level = paired.only_first == paired.only_second
+    ahead = "has as many right" if level else f"is ahead by {paired.said()}"
+    return apart, f"{title}; {first.title} {ahead}; {counts} ({chance}): {verb}"
 
 
 def _gain(one: Answered) -> list[str]:
