@@ -15,6 +15,7 @@ from pathlib import Path
 from noback.distributed import World
 from noback.files import is_regular, read_regular, write_new
 from noback.folder import RunFolder
+from noback.journal import Contents
 from noback.json_text import json_text
 from noback.run import Run, versions
 
@@ -50,6 +51,13 @@ def agree_to_begin(run: Run) -> None:
     world.agree("base model", json_text({"base": run.base, "start": run.start, **run.identity}))
     world.agree("task or other data", json_text({"data": run.task.digest(), "task": run.task.spec.table()}))
     run.watcher.note(f"{world.size} ranks share each step by {world.divide}")
+
+
+def agree_on_records(run: Run, contents: Contents) -> None:
+    """Refuse ranks that would go on from other steps: a process may have written after its journal was copied."""
+    if run.world.size > 1:
+        counts = len(contents.steps), len(contents.evaluations), len(contents.eps_changes), contents.sealed
+        run.world.agree("journal", str(counts))
 
 
 def agree_on_weights(run: Run, step: int) -> None:

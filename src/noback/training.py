@@ -27,7 +27,7 @@ from noback.journal import Contents, Journal, Seal, read_journal, rounded
 from noback.memory import forget_peak
 from noback.objectives import ObjectiveError, refuse_code
 from noback.paired import PerExample
-from noback.ranks import agree_on_weights, agree_to_begin, own_folder
+from noback.ranks import agree_on_records, agree_on_weights, agree_to_begin, own_folder
 from noback.replaying import begin_with, go_to, header
 from noback.result import Result, finished
 from noback.run import Run, drawn_data, recorded_config
@@ -166,6 +166,7 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None, *, resul
     config, folder, watcher = run.config, run.folder, run.watcher
     agree_to_begin(run)
     journal, contents = _journal(run)
+    agree_on_records(run, contents)
     _begin(run, contents)
     zero_shot = _zero_shot(run)
     began, earlier = time.monotonic(), _seconds_before(folder)
