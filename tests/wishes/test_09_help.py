@@ -140,4 +140,4 @@ def test_an_example_of_the_help_stays_one_command_of_the_shell(width, monkeypatc
     ("typed", "said"), [("trian", "'trian' is not a command; did you mean 'train'?"), ("x", "'x' is not a command")]
 )
 def test_an_unknown_command_is_answered_with_the_nearest(typed, said, refused):
-    assert refused(typed) == f"noback: {said} (`noback --help` shows how to use it)\n"
+    assert refused(typed).startswith(f"noback: {said} (choose from 'train', ")

@@ -67,7 +67,8 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         unknown = re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose", message)
         if unknown:
-            message = f"{shown(unknown[1])} is not a command{suggestion(unknown[1], COMMANDS)}"
+            near = suggestion(unknown[1], COMMANDS)
+            message = f"{shown(unknown[1])} is not a command{near} (choose from {', '.join(map(repr, COMMANDS))})"
         raise InputError(f"{message} (`{self.prog} --help` shows how to use it)")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
