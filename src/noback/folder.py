@@ -79,7 +79,7 @@ class RunFolder:
             inside = sorted(path.parent.name for path in self.path.glob("*/run.toml"))
             if inside:
                 raise InputError(
-                    f"{str(self.path)!r} holds {len(inside)} runs and is none itself; name one of them, such as "
+                    f"{str(self.path)!r} is no run folder and holds {len(inside)} of them; name one, such as "
                     f"{str(self.path / inside[0])!r} (`noback runs {self.path}` lists them)"
                 )
             raise InputError(f"{str(self.path)!r} {what}; expected a folder that `noback train` made")

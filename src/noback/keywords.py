@@ -40,23 +40,23 @@ def config_with(config: RunConfig | None, options: Mapping[str, Any]) -> RunConf
     places = {flag[2:].replace("-", "_"): path for flag, path in config_flags().items()} | {"adapt_ties": "adapt_ties"}
     for name in options:
         if name not in places:
-            raise InputError(f"unknown option {shown(name)}{_other_name(name) or suggestion(name, places)}")
+            raise InputError(f"unknown option {shown(name)}{_other_name(name, places) or suggestion(name, places)}")
     table: dict[str, Any] = {} if config is None else config.given()
     for name in sorted(options, key=lambda name: places[name].count(".")):  # a kind before its options
         put(table, places[name], _given(table, places[name], options[name]))
     return config_of(table)
 
 
-def _other_name(name: str) -> str:
+def _other_name(name: str, known: Mapping[str, str]) -> str:
     """What a keyword that other programs have is called here; nothing where no other is known by it."""
     flag = f"--{name.lower().replace('_', '-')}"
     if flag in EPOCHS:
         return ": noback counts steps, not epochs; an epoch is the number of training examples divided by batch"
     ours, _, value = ELSEWHERE.get(flag, "").partition(" ")
     kind, _, rest = value.partition(" --set adapter.")
-    if not ours:
-        return ""
     keyword = ours[2:].replace("-", "_")
+    if keyword not in known:
+        return ""
     if rest:
         return f": here it is {keyword}=noback.{kind.capitalize()}({rest.partition('=')[0]}=...)"
     return f": here it is {keyword}" + (f'="{kind}"' if kind else "")

@@ -456,5 +456,5 @@ def test_words_may_be_given_by_the_whole_numbers_that_are_the_labels():
 
 def test_a_folder_of_runs_in_place_of_a_run_is_answered_with_their_names(small, tmp_path):
     noback.train(**{**small, "steps": 1, "out": tmp_path / "runs" / "one"})
-    with pytest.raises(InputError, match=r"holds 1 runs and is none itself; name one of them, such as '.*one'"):
+    with pytest.raises(InputError, match=r"is no run folder and holds 1 of them; name one, such as '.*one'"):
         noback.predict(tmp_path / "runs", "a film")
