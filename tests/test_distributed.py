@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from itertools import pairwise
 
@@ -70,6 +71,7 @@ class Watching(Silent):
 def one_rank(rank, size, port, config, out, told, options):
     """A rank's whole life; `told` gets what it has to say at the end."""
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    tempfile.tempdir = str(out.parent)  # what a killed rank leaves there goes with the test's folder
     distributed.TIMEOUT = options.get("timeout", 60.0)
     watcher = Watching(3 if rank == options.get("harmed") else None)
     original = Run.__init__
