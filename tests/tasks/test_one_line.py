@@ -39,7 +39,7 @@ def test_a_line_is_read_in_its_order_and_comes_back(text, words):
         ("0=a\x1b[31m,1=b", "with a control character"),
         ("0=a\n,1=b\tc", "with a control character"),
         ({"0": 5}, "hold 5 as a word; expected a text"),
-        ({0: "a"}, "hold 0 as a label; expected a text"),
+        ({1.5: "a"}, "hold 1.5 as a label; expected a text"),
     ],
 )
 def test_a_line_that_cannot_serve_is_refused_with_a_sentence(text, sentence):
