@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from noback.reporting import report as report
     from noback.result import Result as Result
     from noback.rules import Momentum as Momentum
+    from noback.rules import Normalised as Normalised
     from noback.rules import Sgd as Sgd
     from noback.run import Run as Run
     from noback.tuned import evaluate as evaluate

@@ -136,7 +136,7 @@ def begin_on(engine: Engine, batch: Batch, objective: Any, estimator: Estimator,
 def advance(weights: Weights, rule: Rule, step: int, steps: int, slopes: Sequence[Slopes]) -> None:
     """Move the weights by slopes that are where the weights are, newest step first, whether or not they were read."""
     along = rule.coefficients(lr_at(rule, step, steps), [some for _, some in slopes])
-    seeds = [seed for some, _ in slopes for seed in some]
+    seeds = [seed for some, _ in slopes[: len(along)] for seed in some]
     weights.advance_along(seeds, along[0] if len(along) == 1 else torch.cat(along), decay_at(rule, step, steps))
 
 

@@ -28,6 +28,10 @@ USUAL = (
     Usual("lora", "one_sided", ANY, ANY, lr=1e-2, eps=None),
     Usual("prefix", "one_sided", ANY, ANY, lr=1e-1, eps=None),
     Usual(ANY, "one_sided", ANY, ANY, lr=1e-3, eps=None),
+    # Normalised slopes have the size 1.
+    Usual("lora", ANY, "normalised", ANY, lr=2e-3, eps=None),
+    Usual("prefix", ANY, "normalised", ANY, lr=5e-2, eps=None),
+    Usual(ANY, ANY, "normalised", ANY, lr=1e-4, eps=None),
     Usual("lora", ANY, ANY, "bfloat16", lr=5e-4, eps=1e-2),
     Usual("lora", ANY, ANY, ANY, lr=5e-4, eps=1e-3),
     Usual("prefix", ANY, ANY, "bfloat16", lr=5e-2, eps=1e-1),

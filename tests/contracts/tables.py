@@ -12,7 +12,7 @@ from noback.directions import AnyNoise, Normal, Rademacher
 from noback.engines import Engine, Local, Reference
 from noback.estimators import AnyEstimator, CurvatureWeighted, OneSided, TwoSided
 from noback.objectives import Accuracy, AnyObjective, CrossEntropy, Function, LanguageModel, MacroF1, Reward
-from noback.rules import AnyRule, Momentum, Sgd
+from noback.rules import AnyRule, Momentum, Normalised, Sgd
 
 
 class EstimatorRow(NamedTuple):
@@ -32,7 +32,12 @@ RULES: dict[str, AnyRule] = {
     "sgd-decayed-linear": Sgd(weight_decay=0.5, schedule="linear"),
     "momentum": Momentum(beta=0.6, window=3),
     "momentum-decayed-linear": Momentum(beta=0.9, window=2, weight_decay=0.5, schedule="linear"),
+    "normalised": Normalised(beta=0.5, window=3),
+    "normalised-decayed-warmup": Normalised(beta=0.9, window=2, weight_decay=0.5, schedule="warmup_cosine"),
 }
+
+# Times the estimator's learning rate: where a rule's steps on the quadratic have another size than sgd's.
+LR_FACTORS = {"normalised": 2.0}
 
 NOISES: dict[str, AnyNoise] = {"normal": Normal(), "rademacher": Rademacher()}
 

@@ -14,7 +14,7 @@ from noback.replaying import recorded_move
 from noback.values import Move, Term, direction_seeds
 from noback.weights import Weights
 from tests.conftest import tiny_model, weights_of
-from tests.contracts.tables import ESTIMATORS, RULES
+from tests.contracts.tables import ESTIMATORS, LR_FACTORS, RULES
 
 SIZE = 24
 CURVES = np.linspace(0.5, 2.0, SIZE)
@@ -53,7 +53,7 @@ def test_the_estimate_is_unbiased_on_a_quadratic(name, family):
 def test_every_estimator_descends_a_quadratic_with_every_rule(name, schedule, rule, family):
     weights = Weights({"w": torch.linspace(-1, 1, SIZE)}, family)
     estimator, lr = ESTIMATORS[name]
-    rule = dataclasses.replace(RULES[rule], lr=lr, schedule=schedule)
+    rule = dataclasses.replace(RULES[rule], lr=lr * LR_FACTORS.get(rule, 1.0), schedule=schedule)
     before, records = quadratic(weights.tensors["w"].numpy()), []
 
     def losses(points):

@@ -2,12 +2,14 @@
 
 from noback.rules.base import Rule, decay_at, lr_at, move_of
 from noback.rules.momentum import Momentum as Momentum
+from noback.rules.normalised import Normalised as Normalised
 from noback.rules.schedule import SCHEDULES
 from noback.rules.sgd import Sgd as Sgd
 
 AnyRule = (
     Sgd
     | Momentum
+    | Normalised
 )  # fmt: skip
 
 __all__ = ["SCHEDULES", "AnyRule", "Rule", "decay_at", "lr_at", "move_of"]

@@ -46,7 +46,10 @@ class Rule(Protocol):
         return 0
 
     def coefficients(self, lr: float, slopes: Sequence[Array]) -> list[Array]:
-        """How far to go along each direction of each step, newest step first; `lr` is this step's."""
+        """How far to go along each direction of each step, newest step first; `lr` is this step's.
+
+        A rule that only looks at the earlier steps leaves them out at the end of the list.
+        """
         ...
 
 
@@ -65,8 +68,9 @@ def decay_at(rule: Rule, step: int, steps: int) -> float:
 def move_of(rule: Rule, step: int, steps: int, estimates: Sequence[Estimate]) -> Move:
     """The move of a step: a pure function of its estimate and those of earlier steps, newest first."""
     slopes = [np.array(one.slopes, dtype=np.float64) for one in estimates]
-    along = zip(estimates, rule.coefficients(lr_at(rule, step, steps), slopes), strict=True)
-    terms = (Term(*pair) for one, far in along for pair in zip(one.seeds, far.tolist(), strict=True))
+    along = rule.coefficients(lr_at(rule, step, steps), slopes)
+    each = zip(estimates[: len(along)], along, strict=True)
+    terms = (Term(*pair) for one, far in each for pair in zip(one.seeds, far.tolist(), strict=True))
     return Move(tuple(terms), decay_at(rule, step, steps))
 
 
