@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install train test fuzz lint benchmark reference docs clean
+.PHONY: install train test test-servers servers fuzz lint benchmark reference docs clean
 
 install: $(VENV)/installed
 
@@ -24,6 +24,15 @@ lint: install
 
 test: lint
 	$(BIN)/pytest
+	$(MAKE) test-servers
+
+# Real inference servers on this machine's CPU, in environments of their own. One engine after the other: memory.
+servers:
+	PYTHON=$(PYTHON) tests/servers/install.sh sglang
+	PYTHON=$(PYTHON) tests/servers/install.sh vllm
+
+test-servers: install servers
+	$(BIN)/pytest tests/servers -m server --numprocesses=0
 
 # The long hostile suite: make fuzz SEED=2 COUNT=1000000
 SEED ?= 1
