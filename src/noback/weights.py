@@ -11,6 +11,7 @@ from torch import Tensor
 
 from noback.directions import FAMILIES, Noise, Place, check_noise, tensor_id
 from noback.directions.backend import Backend, Part, backend_for
+from noback.directions.cut import Cut
 from noback.errors import DamagedError, InputError
 from noback.options import one_of
 from noback.tensor_bytes import digest
@@ -24,7 +25,11 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class Weights:
     """The tuned tensors of a model; only `advance`, `advance_along` and `load` write them."""
 
-    def __init__(self, tensors: Mapping[str, Tensor], noise: Noise | str = "normal") -> None:
+    def __init__(
+        self, tensors: Mapping[str, Tensor], noise: Noise | str = "normal", cuts: Mapping[str, Cut] | None = None
+    ) -> None:
+        """`cuts`: which parts of whole tensors some of them are; they move as those parts of the whole would."""
+        self._cuts, self._pieces = dict(cuts or {}), dict[str, tuple[str, ...]]()
         self.family = _noise_of(noise)
         if not tensors:
             raise InputError("the model has no tensor to tune")
@@ -64,11 +69,19 @@ class Weights:
         """Choose the sweeps by where the tensors are now: a model that was cast or moved needs other ones."""
         storage = [tensor.data_ptr() for tensor in self._tensors.values()]
         if self._chosen is None or storage != self._storage:
-            parts = {
-                name: Part(tensor, Place(self._ids[name], tensor.numel() // len(tensor)), is_decayed(name))
-                for name, tensor in self._tensors.items()
-            }
+            parts: dict[str, Part] = {}
+            for name, tensor in self._tensors.items():
+                found = self._placed(name, tensor)
+                names = (name,) if len(found) == 1 else tuple(f"{name} {index}" for index in range(len(found)))
+                self._pieces[name] = names
+                parts |= {one: Part(*piece, is_decayed(name)) for one, piece in zip(names, found, strict=True)}
             self._storage, self._chosen = storage, backend_for(parts, self.family)
+
+    def _placed(self, name: str, tensor: Tensor) -> list[tuple[Tensor, Place]]:
+        """A tensor and where it lies in the noise, or the pieces that it is of a whole one."""
+        if name in self._cuts:
+            return self._cuts[name].pieces(tensor, self._ids[name])
+        return [(tensor, Place(self._ids[name], tensor.numel() // len(tensor)))]
 
     def place(self, points: Sequence[Move]) -> Backend:
         """Bring the points to where a captured forward that was made for their `order` reads them.
@@ -83,11 +96,21 @@ class Weights:
     ) -> Tensor:
         """The tensor (or its chosen rows, ascending) at each point, or at one, beside it: [points, *shape]."""
         with torch._C.DisableTorchFunction():  # no function mode sees the tensor as it stands
-            return self._backend.perturb(name, points, rows, only)
+            backend = self._backend
+            pieces = [backend.perturb(piece, points, rows, only) for piece in self._pieces[name]]
+            return pieces[0] if len(pieces) == 1 else self._together(name, pieces)
+
+    def _together(self, name: str, pieces: Sequence[Tensor]) -> Tensor:
+        """Perturbed pieces of a tensor as the tensor at each point: [points, *shape]."""
+        return torch.stack(list(pieces), 1).view(len(pieces[0]), *self._tensors[name].shape)
 
     def small(self, points: Sequence[Move]) -> dict[str, Tensor]:
         """On a GPU, the tensors that one launch perturbs together: [points, *shape]; on a CPU none."""
-        return self.perturbed_together(self._backend.small, points)
+        found = self.perturbed_together(self._backend.small, points)
+        for name, pieces in self._pieces.items():
+            if len(pieces) > 1 and pieces[0] in found:
+                found[name] = self._together(name, [found.pop(piece) for piece in pieces])
+        return found
 
     def groups(
         self, names: Sequence[str], points: int, together: Sequence[Sequence[str]] = ()
@@ -104,7 +127,7 @@ class Weights:
         for some in dict.fromkeys(sets.get(name, (name,)) for name in names):  # a model may use a tensor more than once
             tensors = [self._tensors[name] for name in some]
             needed = points * sum(tensor.nbytes for tensor in tensors)
-            alone = any(name in backend.alone for name in some)
+            alone = any(name in backend.alone or len(self._pieces[name]) > 1 for name in some)
             if alone or needed > _GROUPED // 2:
                 found += [[] if alone else list(some), []]
                 held = 0
