@@ -61,7 +61,7 @@ def test_the_base_model_and_an_adapter_score_as_transformers_does(server, tmp_pa
     unload(server, "one")
 
 
-def test_a_fresh_name_and_path_or_a_salt_gives_the_new_weights_scores(server, tmp_path):
+def test_a_fresh_name_and_path_with_a_salt_give_the_new_weights_scores(server, tmp_path):
     for seed in (4, 5):
         tensors = adapter_tensors(server.model, seed)
         load(server, f"fresh-{seed}", write_adapter(tmp_path / f"fresh-{seed}", tensors))
@@ -85,7 +85,9 @@ def test_new_weights_under_an_old_name_and_path_are_a_trap_on_vllm_only(server, 
 
 
 @pytest.mark.parametrize("engine", ["sglang"])
-def test_a_killed_server_leaves_nothing_and_starts_again_at_the_same_address(engine, two_heads_folder):
+def test_a_killed_server_leaves_no_queues_in_shared_memory_and_starts_again_at_the_same_address(
+    engine, two_heads_folder
+):
     with serving(engine, two_heads_folder, *lora_flags(engine)) as first:
         before = scores(first, None)
         first.kill()
