@@ -2,24 +2,81 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from noback.config import RunConfig, config_of
 from noback.engines import check_identity
-from noback.errors import DamagedError
-from noback.journal import Contents, StepRecord
+from noback.errors import DamagedError, InputError, shown
+from noback.files import is_regular
+from noback.folder import RunFolder
+from noback.header import check_run
+from noback.inputs import whole_number_in
+from noback.journal import Contents, StepRecord, read_journal
 from noback.rules import Rule, move_of
-from noback.run import Run, device_name, versions
+from noback.run import Run, device_name, recorded_config, versions
 from noback.run_data import rows_digest
 from noback.snapshot import newest_snapshot
 from noback.tensor_bytes import packed, unpacked
 from noback.values import Estimate, Move, direction_seeds
 
-_CHUNK = 64  # steps of a replay in one pass over the weights
+CHUNK = 64  # steps of a replay in one pass over the weights
+
+
+class Recorded(NamedTuple):
+    """A run as its folder, or its journal alone, describes it: nothing of it is opened yet."""
+
+    folder: RunFolder
+    config: RunConfig
+    contents: Contents
+
+    @property
+    def where(self) -> str:
+        """How a sentence names the journal."""
+        return f"journal {str(self.folder.journal)!r}"
+
+
+def recorded(path: str | os.PathLike[str], *, model: str | None = None, device: str | None = None) -> Recorded:
+    """What a run's folder or its journal says; `model`, `device`: where its base and it are, if not where they were."""
+    folder = RunFolder(path)
+    alone = folder.path.exists() and not folder.path.is_dir()  # a journal by itself
+    if alone:
+        folder.journal = folder.path
+        folder.snapshots = folder.path.with_name(folder.path.name + ".snapshots")
+        folder.trained_rows = folder.path.with_name(folder.path.name + ".trained-rows")
+    else:
+        config = recorded_config(folder)
+        if not is_regular(folder.journal):
+            raise InputError(
+                f"run {str(folder.path)!r} has no journal yet; start it with `noback resume {folder.path}`"
+            )
+    contents = read_journal(folder.journal)
+    check_run(contents.header, f"journal {str(folder.journal)!r}")
+    if alone:
+        config = config_of(contents.header["config"])
+    placed = dataclasses.replace(config, model=model or config.model, device=device or config.device)
+    return Recorded(folder, placed, contents)
+
+
+def step_at(contents: Contents, at: str) -> int:
+    """The step that `best`, `final`, `base` or a number names."""
+    last = len(contents.steps)
+    best = contents.best()
+    named = {"base": 0, "final": last, "best": best.step if best else last}
+    if at in named:
+        return named[at]
+    step = whole_number_in(at)
+    if step is None or step > last:
+        raise InputError(
+            f"step {shown(at)} is not in this run; expected best, final, base or a number from 0 to {last}"
+        )
+    return step
 
 
 def header(run: Run) -> dict[str, Any]:
@@ -46,7 +103,8 @@ def header(run: Run) -> dict[str, Any]:
 
 def begin_with(run: Run, contents: Contents) -> None:
     """Take the start that a journal holds where it cannot be made again; refuse a journal of other weights."""
-    _check_base(run, contents.header)
+    where = f"journal {str(run.folder.journal)!r}"
+    check_base(run.config.model, where, contents.header, run.base, run.identity)
     if "start_tensors" in contents.header and not run.config.adapter.portable:
         run.begin(unpacked(contents.header["start_tensors"], run.weights.tensors))
     started = contents.header.get("start", run.start)
@@ -89,8 +147,8 @@ def go_to(run: Run, step: int, contents: Contents, *, snapshots: bool = True, at
         start = run.start_tensors()
     if start is not None:
         run.weights.load(start)
-    for begin in range(done, step, _CHUNK):
-        end = min(begin + _CHUNK, step)
+    for begin in range(done, step, CHUNK):
+        end = min(begin + CHUNK, step)
         run.weights.advance([move_at(run, contents.steps, each) for each in range(begin, end)])
         run.watcher.progress("replaying the journal", end, step)
 
@@ -100,12 +158,11 @@ def step_length(run: Run, move: Move) -> float:
     return math.sqrt(sum(term.coefficient**2 for term in move.terms) * run.weights.size)
 
 
-def _check_base(run: Run, header: Mapping[str, Any]) -> None:
-    """Refuse a journal that was made from another model."""
-    if header["base"] != run.base:
+def check_base(model: str, where: str, header: Mapping[str, Any], base: str, identity: Mapping[str, Any]) -> None:
+    """Refuse a journal that was made from another model; `base` and `identity` are those of this one."""
+    if header["base"] != base:
         raise DamagedError(
-            f"journal {str(run.folder.journal)!r} was made from other base weights "
-            f"({header['base'][:12]}) than model {run.config.model!r} has ({run.base[:12]}); "
-            "name the model it was made from with --model"
+            f"{where} was made from other base weights ({header['base'][:12]}) than model {model!r} has "
+            f"({base[:12]}); name the model it was made from with --model"
         )
-    check_identity(run.config.model, header, run.identity)
+    check_identity(model, header, identity)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from pathlib import Path
 from typing import Any
@@ -11,19 +10,15 @@ from safetensors import SafetensorError
 
 from noback.adapters import is_quantised
 from noback.answers import scored
-from noback.config import config_of
 from noback.counts import one_answer_warning
-from noback.errors import InputError, NobackError, NoNumbers, shown
+from noback.errors import InputError, NobackError, NoNumbers
 from noback.evaluating import answers, score_of, write
-from noback.files import is_regular, whole_folder
-from noback.folder import RunFolder
-from noback.header import check_run
-from noback.inputs import whole_number_in
-from noback.journal import Contents, read_header, read_journal
+from noback.files import whole_folder
+from noback.journal import Contents, read_header
 from noback.objectives import TEXTS, refuse_code
 from noback.predictions import answered, asked_data
-from noback.replaying import begin_with, go_to
-from noback.run import Run, recorded_config
+from noback.replaying import begin_with, go_to, recorded, step_at
+from noback.run import Run
 from noback.run_data import trained_on, use_own_data
 from noback.tasks import read_split, spec_of, with_columns
 from noback.values import Score
@@ -43,48 +38,15 @@ def open_run(
 
     `device`: where to, if not where the run was.
     """
-    folder = RunFolder(path)
-    alone = folder.path.exists() and not folder.path.is_dir()  # a journal by itself
-    if alone:
-        folder.journal = folder.path
-        folder.snapshots = folder.path.with_name(folder.path.name + ".snapshots")
-        folder.trained_rows = folder.path.with_name(folder.path.name + ".trained-rows")
-    else:
-        config = recorded_config(folder)
-        if not is_regular(folder.journal):
-            raise InputError(
-                f"run {str(folder.path)!r} has no journal yet; start it with `noback resume {folder.path}`"
-            )
-    contents, where = read_journal(folder.journal), f"journal {str(folder.journal)!r}"
-    check_run(contents.header, where)
-    if alone:
-        config = config_of(contents.header["config"])
-    run = Run(
-        dataclasses.replace(config, model=model or config.model, device=device or config.device),
-        folder,
-        watcher,
-        spec_of(contents.header["task"], where),
-    )
+    recorded_run = recorded(path, model=model, device=device)
+    contents = recorded_run.contents
+    spec = spec_of(contents.header["task"], recorded_run.where)
+    run = Run(recorded_run.config, recorded_run.folder, watcher, spec)
     begin_with(run, contents)
     warning = contents.warning()
     if warning is not None:
         run.watcher.note(warning)
     return run, contents
-
-
-def step_at(contents: Contents, at: str) -> int:
-    """The step that `best`, `final`, `base` or a number names."""
-    last = len(contents.steps)
-    best = contents.best()
-    named = {"base": 0, "final": last, "best": best.step if best else last}
-    if at in named:
-        return named[at]
-    step = whole_number_in(at)
-    if step is None or step > last:
-        raise InputError(
-            f"step {shown(at)} is not in this run; expected best, final, base or a number from 0 to {last}"
-        )
-    return step
 
 
 def tuned_run(

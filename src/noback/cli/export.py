@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from noback.cli.commands import add_json, add_run
-from noback.cli.replay import write
+from noback.cli.replay import add_streaming, write
 
 HELP = "write a run's weights as an ordinary Hugging Face folder"
 DESCRIPTION = """
@@ -16,6 +16,7 @@ prefix run gives prefix.safetensors, each tensor under its name in the model.
   noback export runs/reviews-001 tuned-model
   noback export runs/reviews-002 adapter
   noback export runs/reviews-002 tuned-model --merge
+  noback export runs/reviews-001 tuned-model --stream
 """
 
 
@@ -24,6 +25,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     parser.add_argument("target", metavar="DIR", help="the new folder")
     parser.add_argument("--merge", action="store_true", help="LoRA: the whole model with the adapter merged into it")
+    add_streaming(parser)
     add_json(parser)
 
 
