@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +18,7 @@ from noback.engines import Opened, chosen_device, identity_of
 from noback.engines.shards import Plan, even_files, usual_files, write_index, write_tensors
 from noback.engines.stored import INDEX, Stored, open_stored, stored_places
 from noback.errors import InputError, NobackError
-from noback.files import is_regular, read_json, whole_folder
+from noback.files import is_regular, read_json, whole_folder, write_whole
 from noback.replaying import CHUNK, Recorded, check_base, recorded, recorded_move, step_at
 from noback.tasks import spec_of
 from noback.values import Move
@@ -105,7 +107,7 @@ class _Replay:
             backend = backend_for({name: part}, self._noise)
             for moves in self._chunks:
                 backend.advance(moves)
-            if not bool(there.isfinite().all()):
+            if not all(math.isfinite(end) for end in there.aminmax()):
                 raise NobackError(
                     f"tensor {name!r} of step {self.step} holds values that are no numbers (nan or infinite), so "
                     "nothing was written: the run has diverged there; write the weights of an earlier step (--at best)"
@@ -139,14 +141,15 @@ def _write_rest(folder: Path, opened: Opened, plan: Plan, marks: Mapping[str, An
     """All but the tensors: configuration, tokenizer, and the index where there are several files."""
     opened.model.save_pretrained(folder, state_dict={})
     opened.tokenizer.save_pretrained(folder)
-    if len(plan) > 1:
+    if len(plan) > 1 or marks:
         write_index(folder, plan, opened.model, marks)
 
 
 def _write_part(folder: Path, opened: Opened, replay: _Replay, part: tuple[int, int]) -> None:
     """One file of several, into a folder that may hold the others."""
     number, count = part
-    plan, marks = even_files(opened.model, count), {"noback_step": replay.step, "noback_journal": replay.mark}
+    plan = even_files(opened.model, count)
+    marks = {"noback_parts": count, "noback_step": replay.step, "noback_journal": replay.mark}
     file = list(plan)[number - 1]
     if folder.exists() and any(folder.iterdir()):
         index = read_json(folder / INDEX) if is_regular(folder / INDEX) else None
@@ -156,7 +159,10 @@ def _write_part(folder: Path, opened: Opened, replay: _Replay, part: tuple[int, 
                 f"{str(folder)!r} holds something else than the other parts of this export; choose another folder"
             )
     folder.mkdir(parents=True, exist_ok=True)
-    _write_rest(folder, opened, plan, marks)
+    with tempfile.TemporaryDirectory() as aside:  # the library clears a folder of other parts as it saves
+        _write_rest(Path(aside), opened, plan, marks)
+        for path in Path(aside).iterdir():
+            write_whole(folder / path.name, path.read_bytes())
     replay.write(folder, {file: plan[file]})
 
 

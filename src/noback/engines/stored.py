@@ -7,6 +7,8 @@ the library would rename or fuse what it reads, `open_stored` says so and nothin
 from __future__ import annotations
 
 import hashlib
+import json
+import mmap
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +28,7 @@ from noback.weights import DTYPES
 
 ONE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _PIECE = 2**22  # elements that are in memory at a time, or one row where that has more
-_TYPES = ("F32", "BF16", "F16")
+_TYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
 class NotStreamed(InputError):
@@ -34,10 +36,12 @@ class NotStreamed(InputError):
 
 
 class Place(NamedTuple):
-    """Where a tensor is stored."""
+    """Where a tensor is stored: the file, its first byte there, its shape and type."""
 
     file: Path
-    name: str
+    begin: int
+    shape: tuple[int, ...]
+    kind: str
 
 
 class Piece(NamedTuple):
@@ -60,16 +64,13 @@ class Stored:
         return sum(torch.Size(self.shapes[name]).numel() for name in names) * self.dtype.itemsize
 
     def pieces(self, name: str) -> Iterator[Piece]:
-        """A tensor's rows, some at a time: copies. Each time the file is mapped anew: what was read leaves memory."""
-        shape, (path, stored) = self.shapes[name], self.places[name]
-        step = max(_PIECE // max(torch.Size(shape[1:]).numel(), 1), 1)
-        for first in range(0, shape[0], step):
-            try:
-                with safe_open(path, framework="pt") as file:
-                    rows = file.get_slice(stored)[first : first + step].to(self.dtype, copy=True).contiguous()
-            except (OSError, SafetensorError) as error:
-                raise DamagedError(f"tensor {stored!r} of {str(path)!r} cannot be read: {error}") from None
-            yield Piece(rows, first)
+        """A tensor's rows, some at a time; they are read, not mapped, so that what was read leaves memory."""
+        place = self.places[name]
+        width = torch.Size(place.shape[1:]).numel()
+        step = max(_PIECE // width, 1)
+        for first in range(0, place.shape[0], step):
+            shape = (min(step, place.shape[0] - first), *place.shape[1:])
+            yield Piece(_as(self.dtype, _read(place, first * width, shape)), first)
 
     def digest(self, names: Collection[str]) -> str:
         """What `tensor_bytes.digest` gives for the tensors of these names as a whole."""
@@ -107,12 +108,56 @@ def open_stored(name: str, dtype: str, *, causal: bool) -> tuple[Opened, Stored]
 def stored_places(folder: Path) -> dict[str, Place]:
     """Where each tensor of a model's folder is."""
     if (folder / ONE).is_file():
-        with safe_open(folder / ONE, framework="pt") as file:
-            return {name: Place(folder / ONE, name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        return _places(folder / ONE)
     if not (folder / INDEX).is_file():
         raise NotStreamed(f"model folder {str(folder)!r} has neither {ONE} nor {INDEX}; expected one of them")
     files = read_table(folder / INDEX, f"{INDEX} of model {str(folder)!r}")["weight_map"]
-    return {name: Place(folder / file, name) for name, file in files.items()}
+    found = {file: _places(folder / file) for file in sorted(set(files.values()))}
+    try:
+        return {name: found[file][name] for name, file in files.items()}
+    except KeyError as error:
+        raise DamagedError(f"tensor {error} is not in the file that {str(folder / INDEX)!r} names") from None
+
+
+def _places(path: Path) -> dict[str, Place]:
+    """Where each tensor of a file is; the file's own library has looked at its table first."""
+    try:
+        with safe_open(path, framework="pt"):
+            pass
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            table = json.loads(file.read(length))
+    except (OSError, SafetensorError) as error:
+        raise DamagedError(f"{str(path)!r} cannot be read: {error}") from None
+    table.pop("__metadata__", None)
+    return {
+        name: Place(path, 8 + length + entry["data_offsets"][0], tuple(entry["shape"]), entry["dtype"])
+        for name, entry in table.items()
+    }
+
+
+def _read(place: Place, offset: int, shape: tuple[int, ...]) -> Tensor:
+    """Numbers of a tensor from its element `offset` on."""
+    rows = _room(shape, _TYPES[place.kind])
+    with place.file.open("rb", buffering=0) as file:
+        file.seek(place.begin + offset * rows.itemsize)
+        view: memoryview = rows.view(-1).view(torch.uint8).numpy().data
+        while view:
+            count = file.readinto(view)
+            if not count:
+                raise DamagedError(f"{str(place.file)!r} ends before its last tensor; put the whole file back")
+            view = view[count:]
+    return rows
+
+
+def _as(dtype: torch.dtype, rows: Tensor) -> Tensor:
+    return rows if rows.dtype == dtype else _room(tuple(rows.shape), dtype).copy_(rows)
+
+
+def _room(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Memory that goes back to the system with the tensor; what malloc gives stays, a little more with each piece."""
+    count = torch.Size(shape).numel()
+    return torch.frombuffer(mmap.mmap(-1, count * dtype.itemsize), dtype=dtype).view(shape)
 
 
 def all_names(model: Any) -> dict[str, list[str]]:
@@ -157,12 +202,12 @@ def _check(name: str, model: Any, stored: Stored) -> None:
         raise NotStreamed(
             f"model {name!r} stores buffers or whole numbers beside its weights ({', '.join(beside[:1])})"
         )
-    for one, (path, stored_name) in stored.places.items():
-        with safe_open(path, framework="pt") as file:
-            found = file.get_slice(stored_name)
-            shape, kind = tuple(found.get_shape()), found.get_dtype()
-        if shape != stored.shapes[one] or not shape or kind not in _TYPES:
-            raise NotStreamed(f"tensor {one!r} is stored as {kind} {shape}; expected numbers of {stored.shapes[one]}")
+    for one, place in stored.places.items():
+        if place.shape != stored.shapes[one] or 0 in (*place.shape, len(place.shape)) or place.kind not in _TYPES:
+            raise NotStreamed(
+                f"tensor {one!r} is stored as {place.kind} {place.shape}; expected {stored.shapes[one]} of "
+                + " or ".join(_TYPES)
+            )
         if model.get_parameter(one).dtype != stored.dtype:
             raise NotStreamed(f"tensor {one!r} stays in another type than the run's; leave out --stream")
 
