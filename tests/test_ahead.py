@@ -42,6 +42,7 @@ def ahead(monkeypatch):
 METHODS = {
     "two_sided-sgd": {},
     "one_sided": {"estimator": OneSided(eps=1e-2, directions=3)},
+    "clipped": {"estimator": TwoSided(eps=1e-2, directions=5), "rule": Sgd(lr=1e-2, clip=0.8)},
     "momentum": {"rule": Momentum(lr=1e-2, window=4, weight_decay=1e-3, schedule="linear")},
     "both": {"estimator": OneSided(eps=1e-2, directions=3), "rule": Momentum(lr=1e-2, window=2)},
 }

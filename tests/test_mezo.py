@@ -173,6 +173,14 @@ def test_every_method_goes_on_from_its_journal(method, tmp_path):
     assert after.digest() == straight.digest()
 
 
+def test_a_state_and_a_header_name_no_option_that_is_off():
+    """Those that were written before an option was made are those that are written now."""
+    assert stepped(1, rule=Momentum(lr=1e-3))[0].state_dict()["rule"] == {
+        "kind": "momentum", "lr": 1e-3, "weight_decay": 0.0, "schedule": "constant", "beta": 0.7, "window": 10,
+    }  # fmt: skip
+    assert "rule" not in stepped(1, lr=1e-3)[0].state_dict()
+
+
 def test_momentum_does_more_than_its_last_step():
     found = {rule: stepped(3, rule=rule, lr=1e-3)[0].digest() for rule in (Momentum(), Momentum(window=1), Sgd())}
     assert len(set(found.values())) == 3
@@ -194,7 +202,11 @@ def test_the_noise_is_the_estimators_usual_one():
     assert stepped(2, **method)[0].digest() != stepped(2, **method, noise="normal")[0].digest()
 
 
-@pytest.mark.parametrize("other", [{"rule": Momentum()}, {"estimator": OneSided(directions=2)}], ids=["rule", "slopes"])
+@pytest.mark.parametrize(
+    "other",
+    [{"rule": Momentum()}, {"rule": Sgd(clip=3.0)}, {"estimator": OneSided(directions=2)}],
+    ids=["rule", "clip", "slopes"],
+)
 def test_a_state_or_journal_of_another_method_is_refused(other, tmp_path):
     plain = {"lr": 1e-3, "noise": "normal", "directions": 2}
     for number, (one, two) in enumerate(((plain, plain | other), (plain | other, plain))):

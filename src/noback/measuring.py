@@ -19,7 +19,7 @@ from noback.engines import Engine, check_numbers
 from noback.estimators import Estimator, estimate, estimate_of, run_search
 from noback.evaluating import write
 from noback.objectives import TEXTS, Objective
-from noback.rules import Rule, decay_at, lr_at
+from noback.rules import Rule, coefficients_of, decay_at, lr_at
 from noback.run import Run
 from noback.tasks import Batch, Candidates
 from noback.values import Estimate, Move, direction_seeds
@@ -135,7 +135,7 @@ def begin_on(engine: Engine, batch: Batch, objective: Any, estimator: Estimator,
 
 def advance(weights: Weights, rule: Rule, step: int, steps: int, slopes: Sequence[Slopes]) -> None:
     """Move the weights by slopes that are where the weights are, newest step first, whether or not they were read."""
-    along = rule.coefficients(lr_at(rule, step, steps), [some for _, some in slopes])
+    along = coefficients_of(rule, lr_at(rule, step, steps), [some for _, some in slopes])
     seeds = [seed for some, _ in slopes[: len(along)] for seed in some]
     weights.advance_along(seeds, along[0] if len(along) == 1 else torch.cat(along), decay_at(rule, step, steps))
 

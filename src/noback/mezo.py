@@ -186,6 +186,9 @@ class MeZO:
                 )
 
 
+_PLAIN = ("lr", "weight_decay", "eps", "directions")  # stand by themselves in a state and a header, as 0.1.0 wrote them
+
+
 def _with(options: Any, **values: float | None) -> Any:
     """Option objects with the values that were given."""
     if isinstance(options, type) or not hasattr(options, "kind"):
@@ -194,8 +197,11 @@ def _with(options: Any, **values: float | None) -> Any:
 
 
 def _own(options: Any, usual: Any) -> dict[str, Any]:
-    """The kind and options of an object that is not of the usual kind."""
-    return {} if options.kind == usual.kind else {"kind": options.kind, **dataclasses.asdict(options)}
+    """The kind and options of an object that is not of the usual kind; of one that is, what `plain` does not say."""
+    given = {name: value for name, value in dataclasses.asdict(options).items() if value is not None}
+    if options.kind != usual.kind:
+        return {"kind": options.kind, **given}
+    return {name: value for name, value in given.items() if name not in _PLAIN and value != getattr(usual, name)}
 
 
 def _check_rule(rule: AnyRule) -> None:

@@ -65,6 +65,7 @@ class FlagOptions(CommonOptions, total=False):
     weight_decay: float
     beta: float
     window: int
+    clip: float | None
     matmul_precision: str
     probes_per_pass: int | None
     micro_batch: int | None

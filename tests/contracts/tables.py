@@ -30,6 +30,7 @@ ESTIMATORS: dict[str, EstimatorRow] = {
 RULES: dict[str, AnyRule] = {
     "sgd": Sgd(),
     "sgd-decayed-linear": Sgd(weight_decay=0.5, schedule="linear"),
+    "sgd-clipped": Sgd(clip=1.0),
     "momentum": Momentum(beta=0.6, window=3),
     "momentum-decayed-linear": Momentum(beta=0.9, window=2, weight_decay=0.5, schedule="linear"),
     "normalised": Normalised(beta=0.5, window=3),

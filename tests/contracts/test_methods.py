@@ -1,6 +1,7 @@
 """What every method keeps to, row by row of the tables: estimators, rules, noise, objectives, adapters, engines."""
 
 import dataclasses
+import math
 import tomllib
 import typing
 
@@ -13,11 +14,12 @@ from noback.cli.flags import config_flags, config_from
 from noback.cli.main import _parser
 from noback.config import RunConfig, config_of
 from noback.directions import AnyNoise
+from noback.errors import InputError
 from noback.estimators import AnyEstimator, estimate, run_search
 from noback.journal import StepRecord
 from noback.objectives import AnyObjective
 from noback.replaying import recorded_move
-from noback.rules import SCHEDULES, AnyRule, Sgd, move_of
+from noback.rules import SCHEDULES, AnyRule, Sgd, coefficients_of, move_of
 from noback.stepping import probe_figures
 from noback.values import UNPERTURBED, Estimate, Move, Term, direction_seeds
 from tests.contracts.tables import ADAPTERS, ESTIMATORS, NOISES, OBJECTIVES, RULES
@@ -191,6 +193,30 @@ def test_lr_and_decay_of_a_step_follow_the_schedule(rule):
         (far,) = rule.coefficients(0.5 * factor, [np.array([2.0])])
         assert [term.coefficient for term in move.terms] == pytest.approx(far.tolist())
         assert move.decay == pytest.approx(1 - 0.5 * factor * rule.weight_decay)
+
+
+@rules
+def test_slopes_far_beyond_the_others_of_their_step_are_cut_before_the_rule_sees_them(rule):
+    slopes = [np.array([1.0, -90.0, 2.0, 3.0]), np.array([-4.0, 1.0, 1.0, 1.0])][: rule.memory + 1]
+    cut = [np.array([1.0, -5.0, 2.0, 3.0]), np.array([-2.0, 1.0, 1.0, 1.0])][: rule.memory + 1]
+    found = coefficients_of(dataclasses.replace(rule, clip=2.0), 0.5, slopes)
+    on_torch = coefficients_of(dataclasses.replace(rule, clip=2.0), 0.5, [torch.from_numpy(some) for some in slopes])
+    for far, there, wanted in zip(found, on_torch, rule.coefficients(0.5, cut), strict=True):
+        assert far.tolist() == wanted.tolist() == there.tolist()
+
+
+@pytest.mark.parametrize("slopes", [[0.0, 0.0, 0.0, 7.0], [5.0], [1.0, -2.0]], ids=["ties", "one", "two"])
+def test_slopes_that_have_no_median_to_speak_of_are_not_cut(slopes):
+    for some in (np.array(slopes), torch.tensor(slopes, dtype=torch.float64)):
+        assert coefficients_of(Sgd(lr=1.0, clip=3.0), 1.0, [some])[0].tolist() == [
+            -slope / len(slopes) for slope in slopes
+        ]
+
+
+@pytest.mark.parametrize("clip", [0, -1.0, math.inf, math.nan])
+def test_a_clip_that_is_no_number_above_zero_is_refused(clip):
+    with pytest.raises(InputError, match="clip is"):
+        Sgd(clip=clip)
 
 
 def test_momentum_is_the_moving_mean_of_what_sgd_does():

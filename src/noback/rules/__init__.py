@@ -1,6 +1,6 @@
 """Rules: how slopes become a move of the weights. A rule is one file and one row."""
 
-from noback.rules.base import Rule, decay_at, lr_at, move_of
+from noback.rules.base import Rule, coefficients_of, decay_at, lr_at, move_of
 from noback.rules.momentum import Momentum as Momentum
 from noback.rules.normalised import Normalised as Normalised
 from noback.rules.schedule import SCHEDULES
@@ -12,4 +12,4 @@ AnyRule = (
     | Normalised
 )  # fmt: skip
 
-__all__ = ["SCHEDULES", "AnyRule", "Rule", "decay_at", "lr_at", "move_of"]
+__all__ = ["SCHEDULES", "AnyRule", "Rule", "coefficients_of", "decay_at", "lr_at", "move_of"]

@@ -9,6 +9,7 @@ import numpy as np
 
 from noback.errors import InputError
 from noback.options import not_negative, one_of, positive
+from noback.rules.clipping import clipped
 from noback.rules.schedule import SCHEDULES
 from noback.values import Estimate, Move, Term
 
@@ -41,6 +42,11 @@ class Rule(Protocol):
         ...
 
     @property
+    def clip(self) -> float | None:
+        """At how many medians a step's slopes are cut before the rule sees them; None: not at all."""
+        return None
+
+    @property
     def memory(self) -> int:
         """How many earlier steps' slopes it is given."""
         return 0
@@ -51,6 +57,11 @@ class Rule(Protocol):
         A rule that only looks at the earlier steps leaves them out at the end of the list.
         """
         ...
+
+
+def coefficients_of(rule: Rule, lr: float, slopes: Sequence[Array]) -> list[Array]:
+    """What a rule makes of slopes, newest step first, each step's clipped where the rule is to."""
+    return rule.coefficients(lr, [clipped(some, rule.clip) for some in slopes])
 
 
 def lr_at(rule: Rule, step: int, steps: int) -> float:
@@ -68,7 +79,7 @@ def decay_at(rule: Rule, step: int, steps: int) -> float:
 def move_of(rule: Rule, step: int, steps: int, estimates: Sequence[Estimate]) -> Move:
     """The move of a step: a pure function of its estimate and those of earlier steps, newest first."""
     slopes = [np.array(one.slopes, dtype=np.float64) for one in estimates]
-    along = rule.coefficients(lr_at(rule, step, steps), slopes)
+    along = coefficients_of(rule, lr_at(rule, step, steps), slopes)
     each = zip(estimates[: len(along)], along, strict=True)
     terms = (Term(*pair) for one, far in each for pair in zip(one.seeds, far.tolist(), strict=True))
     return Move(tuple(terms), decay_at(rule, step, steps))
@@ -78,5 +89,7 @@ def check_rule(rule: Rule) -> None:
     """Refuse options that every rule has and that cannot be used."""
     if rule.lr is not None:
         positive("lr", rule.lr)
+    if rule.clip is not None:
+        positive("clip", rule.clip)
     not_negative("weight_decay", rule.weight_decay)
     one_of("schedule", rule.schedule, SCHEDULES)

@@ -9,6 +9,7 @@ from typing import ClassVar
 from noback.errors import InputError
 from noback.options import option, whole
 from noback.rules.base import Array, Rule, check_rule
+from noback.rules.clipping import CLIP_HELP
 from noback.rules.schedule import SCHEDULES
 from noback.usual import usual_text
 
@@ -28,6 +29,7 @@ class Momentum(Rule):
     schedule: str = option("constant", "how the learning rate goes over the run", choices=SCHEDULES)
     beta: float = option(0.7, "how much of the mean is kept from a step to the next")
     window: int = option(10, "earlier steps in the mean")
+    clip: float | None = option(None, CLIP_HELP)
 
     def __post_init__(self) -> None:
         check_rule(self)

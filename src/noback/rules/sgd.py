@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from noback.options import option
 from noback.rules.base import Array, Rule, check_rule
+from noback.rules.clipping import CLIP_HELP
 from noback.rules.schedule import SCHEDULES
 from noback.usual import usual_text
 
@@ -21,6 +22,7 @@ class Sgd(Rule):
     lr: float | None = option(None, f"learning rate; none: {usual_text('lr')}")
     weight_decay: float = option(0.0, "weight decay, times the learning rate each step; biases and norms are spared")
     schedule: str = option("constant", "how the learning rate goes over the run", choices=SCHEDULES)
+    clip: float | None = option(None, CLIP_HELP)
 
     def __post_init__(self) -> None:
         check_rule(self)
