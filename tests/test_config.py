@@ -50,6 +50,7 @@ OTHER = {
     "rule.lr": 3e-7,
     "rule.weight_decay": 0.1,
     "rule.schedule": "linear",
+    "rule.clip": 3.0,
 }
 
 
