@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from noback.directions import Normal as Normal
     from noback.directions import Rademacher as Rademacher
     from noback.engines import LocalEngine as LocalEngine
+    from noback.engines import SglangEngine as SglangEngine
     from noback.errors import DamagedError as DamagedError
     from noback.errors import InputError as InputError
     from noback.errors import NobackError as NobackError
@@ -84,6 +85,7 @@ _ROOMS = {
     "Run": "run",
     "RunConfig": "config",
     "Score": "values",
+    "SglangEngine": "engines",
     "baseline": "functions",
     "compare": "functions",
     "epsilon": "functions",

@@ -190,9 +190,11 @@ class RunConfig:
         return table_of(self)
 
     def recorded(self) -> dict[str, Any]:
-        """The configuration as a journal holds it: without the device, which a replay may change."""
+        """The configuration as a journal holds it: without where and how long, which a replay may change."""
         table = self.table()
         table.pop("device", None)
+        for name in self.engine.unrecorded:
+            table["engine"].pop(name, None)
         return table
 
     def toml(self) -> str:

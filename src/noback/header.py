@@ -16,7 +16,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "format": int, "config": dict, "config_digest": str, "task": dict, "base": str, "start": str, "data": str,
     "directions": int, "figures": list, "slope_unit": str, "device": str, "versions": dict, "mezo": dict,
     "start_tensors": dict, "model_config": dict, "tokenizer": dict, "generation": dict, "buffers": str, "threads": int,
-    "trained_rows": str, "extended": list,
+    "trained_rows": str, "extended": list, "server": dict,
 }  # fmt: skip
 
 

@@ -98,6 +98,7 @@ def header(run: Run) -> dict[str, Any]:
         "device": device_name(run.device),
         "threads": torch.get_num_threads(),
         "versions": versions(),
+        **({"server": server} if (server := run.engine.ready()) else {}),
     }
 
 

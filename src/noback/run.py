@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
@@ -27,6 +29,7 @@ from noback.engines import (
     identity_of,
     open_classifier,
     open_model,
+    open_stored,
 )
 from noback.errors import InputError, NobackError, shown
 from noback.files import is_regular
@@ -65,13 +68,14 @@ class Run:
         self.config = config = fitted(config.settled(), self.spec)
         self.watcher = watcher or Silent()
         self._folder = folder
-        self.device = chosen_device(config.device)
+        self.device = chosen_device(config.device or (None if config.engine.needs_base else "cpu"))
+        config.engine.check(adapter=config.adapter, causal=self.spec.is_causal, dtype=config.dtype)
         self._in_memory = loaded is not None
         if loaded is not None:
             check_loaded(loaded, causal=self.spec.is_causal, head=config.adapter.head_seed is not None)
-        opened = loaded or self._open()
+        opened, base = (loaded, None) if loaded is not None else self._open()
         self.model, self.tokenizer, fresh, _ = opened
-        self.base = digest(base_tensors(self.model))
+        self.base = base or digest(base_tensors(self.model))
         self.identity = identity_of(opened, chat=self.spec.chat, written=self.spec.answer == "text")
         for_head = config.adapter.head_seed is not None
         self.task = Task(self.spec, self.tokenizer, model_limit(self.model), for_head=for_head)
@@ -84,6 +88,8 @@ class Run:
             hold=config.objective.hold,
             say=self.watcher.note,
             meanwhile=self._make_next_batch,
+            adapter=config.adapter,
+            mark=_mark(folder),
         )
         if self.world.size > 1:
             check_divide(self.world.divide, self.world.size, config.estimator.forwards)
@@ -145,10 +151,17 @@ class Run:
         """What the weights began with."""
         if self._start is not None:
             return self._start
-        model, _, fresh, _ = self._open()
+        (model, _, fresh, _), _ = self._open()
         return self.config.adapter.attach(model, fresh, self.config.seed)
 
-    def _open(self) -> Opened:
+    def _open(self) -> tuple[Opened, str | None]:
+        """The base model, or its form alone and the digest that its files give, where no forward is run here."""
+        if self.config.engine.needs_base:
+            return self._open_base(), None
+        opened, stored = open_stored(self.config.model, self.config.dtype, causal=self.spec.is_causal)
+        return opened, stored.digest(stored.shapes)
+
+    def _open_base(self) -> Opened:
         """The base model as its folder or the hub gives it, with a fresh head where the adapter asks for one."""
         config, seed = self.config, self.config.adapter.head_seed
         if config.model == IN_MEMORY:
@@ -181,6 +194,12 @@ class Run:
         config = self.config
         answer_only, balanced = config.objective.answer_only, config.balance is not None
         return self.task.batch(step, config.batch, config.seed, answer_only=answer_only, balanced=balanced)
+
+
+def _mark(folder: RunFolder | None) -> str:
+    """What tells a run's adapters on a server from others': the same in each process that goes on with it."""
+    place = secrets.token_hex(4) if folder is None else str(folder.path.resolve())
+    return hashlib.blake2b(place.encode(), digest_size=4).hexdigest()
 
 
 def _other_template(config: RunConfig) -> str:

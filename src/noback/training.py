@@ -84,6 +84,7 @@ def train(  # noqa: PLR0913 (all but the first two go by name)
         own.check_new()  # before the model is opened
         run = Run(config, own, watcher, world=world, models=models, loaded=loaded)
         run.task.use(drawn)
+        run.engine.ready()
         own.create(run.config.toml())
         with own.locked(), _saying_how_to_go_on(folder):
             result = _loop(run, stop, health_every, result_of_stopped=result_of_stopped)

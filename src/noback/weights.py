@@ -44,6 +44,7 @@ class Weights:
             raise InputError(f"the tuned tensors are on {', '.join(map(str, devices))}; expected one device")
         self._storage: list[int] = []
         self._chosen: Backend | None = None
+        self.writes = 0  # how often they were written: as long as it stays, so do they
 
     @property
     def names(self) -> Collection[str]:
@@ -155,6 +156,7 @@ class Weights:
     def advance(self, moves: Sequence[Move], *, coefficients: Tensor | None = None) -> None:
         """Apply the moves in their order, in one pass over each tensor; `coefficients`: as `advance_along` has them."""
         self.look()
+        self.writes += 1
         self._backend.advance(moves, coefficients)
 
     def advance_along(self, seeds: Sequence[int], coefficients: Tensor, decay: float) -> None:
@@ -173,6 +175,7 @@ class Weights:
             found, expected = (_kind(held[name]) if name in held else "not there" for held in (tensors, own))
             if found != expected:
                 raise DamagedError(f"tensor {name!r} of the weights to load is {found}; expected {expected}")
+        self.writes += 1
         for name, tensor in own.items():
             tensor.copy_(tensors[name])
 

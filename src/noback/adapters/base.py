@@ -23,6 +23,7 @@ class Adapter(Protocol):
     portable: ClassVar[bool] = True  # whether its start can be made again anywhere, bit for bit
     tunes_base: ClassVar[bool] = False  # whether the model's own weights move, which quantised ones cannot
     merges: ClassVar[bool] = False  # whether it has `merge`, which gives a model without the adapter
+    servable: ClassVar[bool] = False  # whether it has `published`: an inference server can hold it beside its model
 
     @property
     def head_seed(self) -> int | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -37,6 +38,7 @@ class Lora(Adapter):
 
     kind: ClassVar[str] = "lora"
     merges: ClassVar[bool] = True
+    servable: ClassVar[bool] = True
 
     rank: int = option(8, "rows of A and columns of B")
     alpha: float = option(16.0, "scale: B A is multiplied by alpha / rank")
@@ -62,7 +64,7 @@ class Lora(Adapter):
             peft.inject_adapter_in_model(config, model)
         except Exception as error:  # noqa: BLE001 (an adapter's file can hold anything; PEFT raises many kinds)
             raise InputError(f"the adapter does not fit the model: {_line(error)}") from None
-        tuned = {name: tensor for name, tensor in model.named_parameters() if ".lora_" in name}
+        tuned = {name: _in_memory(model, name) for name, _ in model.named_parameters() if ".lora_" in name}
         for tensor in tuned.values():  # beside a quantised linear PEFT makes them float32 whatever the model's type
             tensor.data = tensor.data.to(model.dtype)
         if self.start:
@@ -78,6 +80,10 @@ class Lora(Adapter):
         (Path(folder) / _FILES[0]).write_text(_config_text(model), encoding="utf-8")
         tensors = {_saved_name(name): tensor.detach() for name, tensor in model.named_parameters() if ".lora_" in name}
         save_file(tensors, str(Path(folder) / _FILES[1]), metadata={"format": "pt"})
+
+    def published(self, model: Any, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """What an inference server takes: the adapter's configuration, and these tensors by the names of its file."""
+        return json.loads(_config_text(model)), {_saved_name(name): tensor for name, tensor in tensors.items()}
 
     def with_paths(self, whole: Callable[[str], str]) -> Lora:
         """With a start that is found from any folder."""
@@ -153,6 +159,17 @@ class Lora(Adapter):
         config.target_modules = linears
         config.exclude_modules = config.layers_to_transform = config.layers_pattern = None
         return config
+
+
+def _in_memory(model: Any, name: str) -> Tensor:
+    """A parameter of the model; beside a base without memory it gets some, as it is to be written."""
+    parameter: Tensor = model.get_parameter(name)
+    if not parameter.is_meta:
+        return parameter
+    parent, _, own = name.rpartition(".")
+    found = nn.Parameter(torch.empty(parameter.shape, dtype=parameter.dtype), requires_grad=False)
+    model.get_submodule(parent).register_parameter(own, found)
+    return found
 
 
 def _peft() -> Any:

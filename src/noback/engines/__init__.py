@@ -23,11 +23,12 @@ if TYPE_CHECKING:
         open_tokenizer,
     )
     from noback.engines.local import Local
-    from noback.engines.options import AnyEngine, LocalEngine
+    from noback.engines.options import AnyEngine, LocalEngine, SglangEngine
     from noback.engines.perturbed import Perturbed, TensorNames, materialised
     from noback.engines.readout import by_example, check_numbers, readout_for, readout_of
     from noback.engines.reference import Reference
     from noback.engines.reuse.planning import Tally
+    from noback.engines.stored import open_stored
 
 # Name -> its file. A file is opened when one of its names is used: MeZO needs few of them.
 _FILES = {
@@ -38,21 +39,22 @@ _FILES = {
     **dict.fromkeys(("Opened", "WrongKind", "chosen_device", "is_causal", "keep_freed_memory"), "loading"),
     **dict.fromkeys(("open_classifier", "open_model", "open_tokenizer"), "loading"),
     **dict.fromkeys(("IN_MEMORY", "check_loaded", "device_of", "dtype_of", "loaded_model", "name_of"), "loaded"),
-    **dict.fromkeys(("AnyEngine", "LocalEngine"), "options"),
+    **dict.fromkeys(("AnyEngine", "LocalEngine", "SglangEngine"), "options"),
     **dict.fromkeys(("Perturbed", "TensorNames", "materialised"), "perturbed"),
     **dict.fromkeys(("by_example", "check_numbers", "readout_for", "readout_of"), "readout"),
     "Local": "local",
     "Models": "kept",
     "Reference": "reference",
+    "open_stored": "stored",
     "Tally": "reuse.planning",
 }
 
 __all__ = [
     "AnyEngine", "DataParallel", "Engine", "IN_MEMORY", "Local", "LocalEngine", "Models", "Opened", "Perturbed",
-    "Reference", "Tally", "TensorNames", "WrongKind", "Writing", "by_example", "check_identity", "check_loaded",
-    "check_numbers", "chosen_device", "device_of", "dtype_of", "generate", "identity_of", "is_causal",
-    "keep_freed_memory", "loaded_model", "materialised", "name_of", "open_classifier", "open_model", "open_tokenizer",
-    "readout_for", "readout_of",
+    "Reference", "SglangEngine", "Tally", "TensorNames", "Writing", "WrongKind", "by_example", "check_identity",
+    "check_loaded", "check_numbers", "chosen_device", "device_of", "dtype_of", "generate", "identity_of",
+    "is_causal", "keep_freed_memory", "loaded_model", "materialised", "name_of", "open_classifier", "open_model",
+    "open_stored", "open_tokenizer", "readout_for", "readout_of",
 ]  # fmt: skip
 
 

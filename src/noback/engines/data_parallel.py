@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,6 +35,10 @@ class DataParallel:
     def weights(self) -> Weights:
         """The tuned tensors, whole on every rank."""
         return self._engine.weights
+
+    def ready(self) -> dict[str, Any]:
+        """Of the engine that it spreads."""
+        return self._engine.ready()
 
     @property
     def tally(self) -> Tally:

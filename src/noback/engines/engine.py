@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -20,6 +20,10 @@ class Engine(Protocol):
     @property
     def weights(self) -> Weights:
         """The tuned tensors; only a rule's move writes them."""
+        ...
+
+    def ready(self) -> dict[str, Any]:
+        """What a journal's header says of where it scores, beside the model; one that cannot score is refused."""
         ...
 
     @property

@@ -64,6 +64,10 @@ class Local:
         """The tuned tensors."""
         return self._weights
 
+    def ready(self) -> dict[str, Any]:
+        """Nothing: the model is here."""
+        return {}
+
     @property
     def tally(self) -> Tally:
         """Tokens that were given and how many of them were not computed."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from noback.engines.servers.options import ServerEngine
 from noback.options import one_of, option, whole
 
 if TYPE_CHECKING:
     from noback.engines.engine import Engine
+    from noback.engines.servers.client import Client
+    from noback.engines.servers.server import Server
     from noback.weights import Weights
 
 PRECISIONS = ("float32", "tf32")
@@ -22,6 +25,8 @@ class LocalEngine:
     """A Hugging Face model in this process, on a CPU or a GPU."""
 
     kind: ClassVar[str] = "local"
+    needs_base: ClassVar[bool] = True  # whether the base model is loaded into this process
+    unrecorded: ClassVar[tuple[str, ...]] = ()  # options that decide no bits, which a journal does not hold
 
     matmul_precision: str = option(
         "float32", "on a GPU, of float32 matrix products; tf32 is faster, its slopes noisier", choices=PRECISIONS
@@ -40,8 +45,21 @@ class LocalEngine:
             if getattr(self, name) is not None:
                 whole(name, getattr(self, name))
 
-    def open(self, model: Any, weights: Weights, word_ids: Sequence[int] | None, **told: Any) -> Engine:
-        """The engine for a model and its tuned weights; `told`: `hold`, `say` and `meanwhile` of `Local`."""
+    def check(self, **_run: Any) -> None:
+        """Any run can be scored here."""
+
+    def open(
+        self,
+        model: Any,
+        weights: Weights,
+        word_ids: Sequence[int] | None,
+        *,
+        hold: bool,
+        say: Callable[[str], None],
+        meanwhile: Callable[[], None],
+        **_told: Any,
+    ) -> Engine:
+        """The engine for a model and its tuned weights, as `Local` takes them."""
         from noback.engines.local import Local
 
         return Local(
@@ -52,8 +70,23 @@ class LocalEngine:
             micro_batch=self.micro_batch,
             tf32=self.matmul_precision == "tf32",
             share=self.share,
-            **told,
+            hold=hold,
+            say=say,
+            meanwhile=meanwhile,
         )
 
 
-AnyEngine = LocalEngine
+@dataclass(frozen=True, slots=True)
+class SglangEngine(ServerEngine):
+    """A model in SGLang servers, which hold the points of a step as adapters."""
+
+    kind: ClassVar[str] = "sglang"
+
+    def server(self, client: Client) -> Server:
+        """An SGLang server at a client's address."""
+        from noback.engines.servers.sglang import Sglang
+
+        return Sglang(client)
+
+
+AnyEngine = LocalEngine | SglangEngine

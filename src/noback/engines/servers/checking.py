@@ -1,0 +1,98 @@
+"""Whether a server can do a run's work: what it says of itself, and a canary adapter that must move its scores."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from noback.engines.servers.server import About, Ask, Copy, Server
+from noback.errors import InputError
+
+MOVED = 1e-3  # least change of a log-probability by the canary, which changes it by far more where adapters count
+
+
+class Needs(NamedTuple):
+    """What a run asks of a server."""
+
+    copy: Copy  # an adapter of the run's form that changes what the model answers: the canary
+    rank: int
+    targets: frozenset[str]  # the last names of the linears that have A and B
+    slots: int  # adapters of a step
+    tokens: int  # the longest prompt
+    prompt: tuple[int, ...]  # for the canary
+    words: tuple[int, ...]
+
+
+async def examined(server: Server, needs: Needs, name: str) -> About:
+    """What the server says of itself, once it is known that it can do the work; `name` is the canary's."""
+    about = await server.about()
+    check(server, about, needs)
+    await canary(server, needs, name)
+    return about
+
+
+def check(server: Server, about: About, needs: Needs) -> None:
+    """Refuse a server by what it says of itself, with the flag that would change it."""
+    first, below = server.tested
+    if not _number(first) <= _number(about.version) < _number(below):
+        raise InputError(
+            f"server {server.url} is {about.kind} {about.version}; noback was tested with {first} to below {below}, "
+            "and other versions may answer with wrong numbers: use one of those"
+        )
+    if about.replicas > 1:
+        raise InputError(
+            f"server {server.url} runs {about.replicas} data-parallel replicas, which take no adapters while they run; "
+            "start several servers of one each and name them all: --url A,B"
+        )
+    if about.lora is None:
+        raise InputError(f"server {server.url} takes no adapters; start it with {server.lora_flag}")
+    rank, _, targets = about.lora
+    if rank is not None and rank < needs.rank:
+        raise InputError(
+            f"server {server.url} takes adapters up to rank {rank} and the run's has rank {needs.rank}; start it with "
+            f"{server.rank_flag} {needs.rank}, or lower --set adapter.rank"
+        )
+    missing = sorted(needs.targets - targets) if targets is not None else []
+    if missing:
+        raise InputError(
+            f"server {server.url} takes no adapters of {', '.join(missing)}; start it with {server.targets_flag} "
+            f"{' '.join(sorted(needs.targets))}, or name fewer: --set adapter.targets=..."
+        )
+    if about.context is not None and about.context < needs.tokens:
+        raise InputError(
+            f"server {server.url} takes prompts of {about.context} tokens and the run's have up to {needs.tokens}; "
+            "start it with a longer context, or lower max_length of the task"
+        )
+
+
+async def canary(server: Server, needs: Needs, name: str) -> None:
+    """Refuse a server whose scores a strong adapter does not change: it answers with the base model's."""
+    await server.publish(name, needs.copy)
+    try:
+        base, moved = await server.score(
+            [Ask(needs.prompt, None, words=needs.words), Ask(needs.prompt, name, words=needs.words)]
+        )
+    finally:
+        await server.retire(name)
+    changes = _changes(base.log_probabilities, moved.log_probabilities)
+    if not all(map(math.isfinite, base.log_probabilities)):
+        raise InputError(f"server {server.url} scores its base model with nan or infinity; look at its model and dtype")
+    if not max(changes) > MOVED:
+        raise InputError(
+            f"server {server.url} gives an adapter's prompts the base model's scores (a canary adapter changed them by "
+            f"{max(changes):.1g}), so no slope could be measured; start it with {server.lora_flag} and the targets of "
+            "the run, and see that no proxy drops the adapter's name"
+        )
+
+
+def _changes(one: Sequence[float], other: Sequence[float]) -> list[float]:
+    return [abs(a - b) for a, b in zip(one, other, strict=True)]
+
+
+def _number(version: str) -> tuple[int, ...]:
+    """A version as numbers: its release, without what follows it."""
+    found = re.match(r"\d+(?:\.\d+)*", version)
+    parts = [int(part) for part in found[0].split(".")] if found else [0]
+    return tuple([*parts, 0, 0, 0][:3])

@@ -1,0 +1,113 @@
+"""The options of engines that are inference servers; what is shared stands once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import urlsplit
+
+from noback.errors import InputError, shown
+from noback.options import option, positive, whole
+
+if TYPE_CHECKING:
+    from noback.engines.engine import Engine
+    from noback.engines.servers.client import Client
+    from noback.engines.servers.server import Server
+    from noback.weights import Weights
+
+KEY = "NOBACK_SERVER_KEY"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEngine:
+    """What engines that are inference servers share."""
+
+    kind: ClassVar[str]
+    needs_base: ClassVar[bool] = False
+    # Where servers are and how long they are waited for decides no bits, so a journal does not hold it.
+    unrecorded: ClassVar[tuple[str, ...]] = ("url", "timeout", "wait", "key_variable")
+
+    url: str = option("http://127.0.0.1:30000", "address of the server; several, comma-separated, share the work")
+    micro_batch: int | None = option(None, "most examples of a request; none: the batch, or a server's share of it")
+    timeout: float = option(120.0, "seconds without an answer after which a server is taken to hang")
+    wait: float = option(600.0, "seconds that a run waits for servers that went away")
+    key_variable: str = option(KEY, "the environment variable that holds the server's key; the key is never written")
+
+    def __post_init__(self) -> None:
+        for name in ("timeout", "wait"):
+            positive(f"engine.{name}", getattr(self, name))
+        if self.micro_batch is not None:
+            whole("micro_batch", self.micro_batch)
+        for url in self.urls:
+            _check_url(url)
+
+    @property
+    def urls(self) -> list[str]:
+        """The addresses."""
+        return [part.strip().rstrip("/") for part in self.url.split(",")]
+
+    def server(self, client: Client) -> Server:
+        """A server of this kind at a client's address."""
+        raise NotImplementedError
+
+    def servers(self) -> list[Server]:
+        """The servers that are named; nothing is asked of them yet."""
+        from noback.engines.servers.client import Client
+
+        key = os.environ.get(self.key_variable) or None
+        return [self.server(Client(url, key=key, timeout=self.timeout)) for url in self.urls]
+
+    def open(
+        self,
+        model: Any,
+        weights: Weights,
+        word_ids: Sequence[int] | None,
+        *,
+        adapter: Any,
+        mark: str,
+        say: Callable[[str], None],
+        meanwhile: Callable[[], None],
+        **_told: Any,
+    ) -> Engine:
+        """The engine for the form of a model and its tuned weights; `mark`: of the run, in its adapters' names."""
+        from noback.engines.servers.remote import Remote
+
+        return Remote(
+            self.servers(), weights, word_ids, lambda tensors: adapter.published(model, tensors), mark=mark,
+            micro_batch=self.micro_batch, wait=self.wait, say=say, meanwhile=meanwhile,
+        )  # fmt: skip
+
+    def check(self, *, adapter: Any, causal: bool, dtype: str) -> None:
+        """Refuse a run that no server can score."""
+        if not causal:
+            raise InputError(
+                f"engine {self.kind!r} serves causal models and the task is for masked ones; use a causal task (noback "
+                "tasks) with the model that is served, or --engine local"
+            )
+        if not adapter.servable:
+            raise InputError(
+                f"engine {self.kind!r} holds adapters beside its model and adapter is {adapter.kind!r}; expected lora: "
+                "use --adapter lora, or --engine local"
+            )
+        if dtype != "float32":
+            raise InputError(
+                f"dtype is {dtype!r} and engine {self.kind!r} computes in the server's own; expected float32, in which "
+                "the adapter lives here: leave out --dtype"
+            )
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        known, parts = False, None
+    if not known or parts is None:
+        raise InputError(f"engine.url is {shown(url)}; expected an address such as http://127.0.0.1:30000")
+    if parts.username is not None or parts.password is not None or parts.query:
+        raise InputError(
+            "engine.url holds a name, a password or a query, and run.toml would keep it; put the server's key into the "
+            f"environment variable {KEY} and leave it out of the address"
+        )

@@ -1,0 +1,125 @@
+"""SGLang over HTTP: adapters as tensors, one request for any mix of them.
+
+Never its `/v1/score`: that ignores adapters and answers with the base model's scores.
+"""
+
+from __future__ import annotations
+
+import base64
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from noback.engines.servers.client import Client
+from noback.engines.servers.server import About, Ask, Copy, Limits, NotLoaded, Refused, Reply
+from noback.errors import shown
+
+_UNKNOWN = ("never been loaded", "not loaded", "is not registered")  # what it says of an adapter that it does not hold
+
+
+class Sglang:
+    """One SGLang server; its calls are those of 0.5.22 and 0.5.23."""
+
+    kind: ClassVar[str] = "sglang"
+    tested: ClassVar[tuple[str, str]] = ("0.5.22", "0.6")
+    lora_flag: ClassVar[str] = "--enable-lora"
+    rank_flag: ClassVar[str] = "--max-lora-rank"
+    targets_flag: ClassVar[str | None] = "--lora-target-modules"
+
+    def __init__(self, client: Client) -> None:
+        self._client, self.url = client, client.url
+        self._ranks = 1
+
+    async def about(self) -> About:
+        """From `/server_info`: of its many entries, those that decide what it can do for a run."""
+        told = await self._client.get("/server_info")
+        if not isinstance(told, Mapping) or not isinstance(told.get("version"), str):
+            raise Refused(f"{self.url} is no SGLang server: its /server_info holds no version; see --engine and --url")
+        self._ranks = int(told.get("tp_size") or 1)
+        slots = int(told.get("max_loras_per_batch") or 1)
+        targets = told.get("lora_target_modules")
+        named = None if not targets or "all" in targets else frozenset(targets)
+        rank = told.get("max_lora_rank")
+        return About(
+            kind=self.kind,
+            version=told["version"],
+            model=str(told.get("model_path", "")),
+            dtype=str(told.get("dtype", "")),
+            ranks=self._ranks,
+            replicas=int(told.get("dp_size") or 1),
+            context=told.get("context_length"),
+            lora=Limits(rank, slots, named) if told.get("enable_lora") else None,
+        )
+
+    async def loaded(self) -> list[str]:
+        """Adapters stand in the list of models with the model as their parent."""
+        told = await self._client.get("/v1/models")
+        return [str(one["id"]) for one in _list_of(told, "data") if one.get("parent")]
+
+    async def publish(self, name: str, copy: Copy) -> None:
+        """One payload for each rank of tensor parallelism: too few would end the server."""
+        payload = base64.b64encode(pickle.dumps(dict(copy.tensors))).decode()  # its own form; never read here
+        body = {
+            "lora_name": name,
+            "config_dict": dict(copy.config),
+            "serialized_named_tensors": [payload] * self._ranks,
+        }
+        # Not again: a name that is loaded already is refused, and one that may be there is not known to be whole.
+        await self._client.post("/load_lora_adapter_from_tensors", body, again=False)
+
+    async def retire(self, name: str) -> None:
+        """It waits until no request uses the adapter."""
+        try:
+            await self._client.post("/unload_lora_adapter", {"lora_name": name}, again=True)
+        except Refused as error:
+            if not _is_unknown(error):
+                raise
+
+    async def score(self, asks: Sequence[Ask]) -> list[Reply]:
+        """One request: prompts of all adapters go into the same batches."""
+        body = {
+            "input_ids": [[*ask.prompt, *ask.continuation] for ask in asks],
+            "sampling_params": {"max_new_tokens": 0},
+            "return_logprob": True,
+            "logprob_start_len": [len(ask.prompt) - 1 if ask.continuation else -1 for ask in asks],
+            "token_ids_logprob": [list(ask.words) or None for ask in asks],
+            "lora_path": [ask.adapter for ask in asks],
+        }
+        try:
+            told = await self._client.post("/generate", body, again=True)
+        except Refused as error:
+            if _is_unknown(error):
+                raise NotLoaded(str(error)) from None
+            raise
+        try:
+            return [_reply(ask, one["meta_info"]) for ask, one in zip(asks, told, strict=True)]
+        except (KeyError, TypeError, IndexError, ValueError) as error:
+            raise Refused(
+                f"server {self.url} answers /generate in a form that noback does not know ({type(error).__name__}: "
+                f"{shown(str(error))}); versions {self.tested[0]} to below {self.tested[1]} were tested"
+            ) from None
+
+    async def close(self) -> None:
+        """Give back its connections."""
+        await self._client.close()
+
+
+def _reply(ask: Ask, told: Mapping[str, Any]) -> Reply:
+    if ask.continuation:
+        found = told["input_token_logprobs"][-len(ask.continuation) :]
+        expected = list(ask.continuation)
+    else:
+        found, expected = told["output_token_ids_logprobs"][0], list(ask.words)
+    if [one[1] for one in found] != expected:
+        raise ValueError(f"log-probabilities of tokens {[one[1] for one in found]}, asked for {expected}")
+    numbers = [float("nan") if one[0] is None else float(one[0]) for one in found]
+    return Reply(numbers, int(told["prompt_tokens"]), int(told["cached_tokens"]))
+
+
+def _is_unknown(error: Refused) -> bool:
+    return any(word in str(error) for word in _UNKNOWN)
+
+
+def _list_of(told: Any, key: str) -> list[Mapping[str, Any]]:
+    found = told.get(key) if isinstance(told, Mapping) else None
+    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
