@@ -1,4 +1,4 @@
-"""noback bench: what a step costs on this machine, beside two plain forwards, the reference MeZO and Adam."""
+"""noback bench: what a step costs on this machine; noback bench methods: what methods reach at equal budgets."""
 
 from __future__ import annotations
 
@@ -23,8 +23,16 @@ back-propagation. Then the sweep: the in-place update of all weights against a c
   noback bench --shape opt-13b --dtype bfloat16 --batch 16 --tokens 400 --without adam
   noback bench --model roberta-base --adapter lora --out bench.json
 
+  noback bench methods examples/methods-mini.toml --data DIR       methods at equal forwards and at equal time
+
 What a step costs does not depend on the values of weights and tokens, so they are random. A contender that does not
 fit into memory is a named gap in the table. Ctrl-C prints what is there so far.
+
+`bench methods PLAN` runs methods x tasks x shots x seeds from a TOML file, each method with as many learning rates,
+chosen by validation; then it answers the test set along each chosen run at the plan's budgets, from the journals.
+The table has means, differences to the first method with 95 % intervals (paired bootstrap over seeds and examples),
+and the budget at which each reaches the first method's last accuracy. Stopped or killed, the same command goes on.
+DIR holds one folder a task. --estimate only says how long it would take. `noback report DIR` draws the result.
 """
 _KINDS = ("estimator", "rule", "noise")
 _WHOLE = ("batch", "tokens", "repeats")
@@ -33,6 +41,9 @@ _NAMES = {"forwards": "two plain forwards", "noback": "noback", "reference": "re
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The command's flags, made from the case's fields."""
+    parser.add_argument("methods", nargs="*", metavar="methods PLAN", help="compare methods by a plan, a TOML file")
+    parser.add_argument("--data", metavar="DIR", help="methods: a folder with one folder of data a task")
+    parser.add_argument("--estimate", action="store_true", help="methods: say how long it would take, and run nothing")
     from noback.bench import OPTIONAL, BenchCase
     from noback.cli.flags import add_flags
     from noback.keywords import method_flags
@@ -47,12 +58,23 @@ def add(parser: argparse.ArgumentParser) -> None:
             metavar = "N" if item.name in _WHOLE else "NAME"
             parser.add_argument(f"--{item.name.replace('_', '-')}", metavar=metavar, help=text + shown)
     add_flags(parser.add_argument_group("noback's method"), BenchCase, method_flags(BenchCase, _KINDS))
-    parser.add_argument("--out", metavar="FILE", help="also write every figure, with the machine's, to a JSON file")
+    parser.add_argument(
+        "--out", metavar="FILE", help="also write every figure, with the machine's, to a JSON file; methods: the folder"
+    )
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure and print the table."""
+    if arguments.methods:
+        from noback.cli.bench_methods import run as run_methods
+
+        return run_methods(arguments)
+    return _run_step(arguments)
+
+
+def _run_step(arguments: argparse.Namespace) -> None:
+    """What a step costs."""
     from noback.bench import BenchCase
     from noback.cli.flags import put_flags
     from noback.keywords import method_flags

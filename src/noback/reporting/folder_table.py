@@ -1,4 +1,4 @@
-"""A table that a command left in a folder: `comparison.json`, `epsilon.json`, `reproduction.json` or `sweep.json`."""
+"""A table that a command left in a folder: `comparison.json`, `epsilon.json`, `sweep.json` and others."""
 
 from __future__ import annotations
 

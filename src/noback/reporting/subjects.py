@@ -1,4 +1,4 @@
-"""What a report is about: runs, or the table that a comparison, an eps search, a reproduction or a sweep left."""
+"""What a report is about: runs, or the table that a command left in a folder."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from noback.reporting.blocks import Page
 from noback.reporting.comparison import COMPARISON, comparison_page
 from noback.reporting.epsilon import EPSILON, epsilon_page
 from noback.reporting.folder_table import FolderTable, read_table
+from noback.reporting.methods import METHODS, methods_page
 from noback.reporting.reading import ReadRun, distinct_names, read_run
 from noback.reporting.reproduction import REPRODUCTION, reproduction_page
 from noback.reporting.runs_page import run_page, runs_page
 from noback.reporting.sweep import SWEEP, sweep_page
 
-_TABLES = (COMPARISON, EPSILON, REPRODUCTION, SWEEP)
+_TABLES = (COMPARISON, EPSILON, REPRODUCTION, SWEEP, METHODS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Subject:
 
     @property
     def kind(self) -> str:
-        """run, runs, comparison, epsilon, reproduction or sweep."""
+        """run, runs, comparison, epsilon, reproduction, sweep or methods."""
         if self.table:
             return self.table.kind
         return "run" if len(self.runs) == 1 else "runs"
@@ -58,6 +59,8 @@ def page_of(subject: Subject, flags: Mapping[str, str]) -> Page:
         return comparison_page(subject.table, subject.runs, flags)
     if subject.table and subject.table.kind == SWEEP:
         return sweep_page(subject.table, subject.runs)
+    if subject.table and subject.table.kind == METHODS:
+        return methods_page(subject.table)
     if subject.table:
         return epsilon_page(subject.table) if subject.table.kind == EPSILON else reproduction_page(subject.table)
     return run_page(subject.runs[0], flags) if len(subject.runs) == 1 else runs_page(subject.runs, flags)

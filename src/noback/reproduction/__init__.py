@@ -2,12 +2,13 @@
 
 from noback.reproduction.grid import Cell, Grid, Method, grid_of, published, read_grid
 from noback.reproduction.grid_runner import estimate, reproduce
-from noback.reproduction.table import markdown, summarised
+from noback.reproduction.table import chosen_by_validation, markdown, summarised, tried_together
 
 __all__ = [
     "Cell",
     "Grid",
     "Method",
+    "chosen_by_validation",
     "estimate",
     "grid_of",
     "markdown",
@@ -15,4 +16,5 @@ __all__ = [
     "read_grid",
     "reproduce",
     "summarised",
+    "tried_together",
 ]

@@ -15,7 +15,7 @@ from noback.config import RunConfig, config_of, read_config
 from noback.errors import InputError
 from noback.options import check_seed, positive, suggestion, whole
 
-_KEYS = ("about", "model", "data", "tasks", "shots", "seeds", "test_limit", "methods")
+_KEYS = ("about", "model", "data", "tasks", "shots", "seeds", "test_limit", "all_of", "methods")
 _METHOD_KEYS = ("name", "baseline", "lrs", "options")
 
 
@@ -41,7 +41,7 @@ class Cell:
     name: str
     method: Method
     task: str
-    shots: int
+    shots: int  # per label, as the grid names them
     seed: int
     lr: float | None
     config: RunConfig
@@ -59,6 +59,7 @@ class Grid:
     seeds: tuple[int, ...]
     test_limit: int
     methods: tuple[Method, ...]
+    all_of: tuple[str, ...] = ()  # tasks whose rarest label has too few examples for most shots: those mean all of them
 
     @cached_property
     def cells(self) -> list[Cell]:
@@ -78,6 +79,8 @@ class Grid:
             **method.options, "model": self.model, "task": task, "data": str(Path(self.data) / name), "shots": shots,
             "seed": seed, "data_seed": seed, "test_limit": self.test_limit,
         }  # fmt: skip
+        if task in self.all_of and shots == max(self.shots):
+            del table["shots"]
         config = config_of(table)
         if lr is not None:
             config = dataclasses.replace(config, rule=dataclasses.replace(config.rule, lr=lr))
@@ -98,6 +101,9 @@ def grid_of(table: Mapping[str, Any]) -> Grid:
         if not isinstance(table.get(key), list) or not table[key]:
             raise InputError(f"entry {key!r} of the grid is {table.get(key)!r}; expected a list that is not empty")
     texts = {key: table.get(key, default) for key, default in (("about", ""), ("model", "mini"), ("data", "data"))}
+    all_of = table.get("all_of", [])
+    if not isinstance(all_of, list) or not set(all_of) <= set(table["tasks"]):
+        raise InputError(f"all_of of the grid is {all_of!r}; expected a list of some of its tasks")
     for key, text in (*texts.items(), *(("a task", task) for task in table["tasks"])):
         if not isinstance(text, str):
             raise InputError(f"{key} of the grid is {text!r}; expected a text")
@@ -114,6 +120,7 @@ def grid_of(table: Mapping[str, Any]) -> Grid:
         seeds=tuple(table["seeds"]),
         test_limit=limit,
         methods=tuple(_method(entry) for entry in table["methods"]),
+        all_of=tuple(all_of),
     )
     names = [cell.name for cell in grid.cells]  # refuses options that do not exist
     if len(set(names)) < len(names):

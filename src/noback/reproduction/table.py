@@ -9,18 +9,32 @@ from typing import Any
 
 from noback.reproduction.grid import Cell, Grid, Method, published
 
+Found = Mapping[str, Any]  # what a cell gave
+
 
 def summarised(grid: Grid, cells: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """One row a method and number of shots, one entry a task: its accuracy over the seeds, or its gap by name."""
-    rows = []
-    groups: dict[tuple[str, str, int, int], list[Cell]] = defaultdict(list)
-    for cell in grid.cells:
-        groups[cell.method.name, cell.task, cell.shots, cell.seed].append(cell)
+    rows, groups = [], tried_together(grid)
     for method in grid.methods:
         for shots in grid.shots if method.trains else grid.shots[:1]:
             entries = {task: _entry(groups, grid, cells, method, (task, shots)) for task in grid.tasks}
             rows.append({"method": method.name, "shots": shots if method.trains else 0, "tasks": entries})
     return rows
+
+
+def tried_together(grid: Grid) -> dict[tuple[str, str, int, int], list[Cell]]:
+    """The cells that differ in their learning rate alone, by method, task, shots and seed."""
+    groups: dict[tuple[str, str, int, int], list[Cell]] = defaultdict(list)
+    for cell in grid.cells:
+        groups[cell.method.name, cell.task, cell.shots, cell.seed].append(cell)
+    return groups
+
+
+def chosen_by_validation(tried: Sequence[Cell], cells: Mapping[str, Found]) -> tuple[Cell, Found] | None:
+    """Of such cells the one with the best validation score; None where none has ended."""
+    known = [(cell, cells[cell.name]) for cell in tried if cell.name in cells]
+    ended = [(cell, found) for cell, found in known if "gap" not in found]
+    return max(ended, key=lambda pair: float(pair[1]["validation"]), default=None)
 
 
 def _entry(
@@ -34,14 +48,15 @@ def _entry(
     task, shots = place
     scores, chosen, gaps = [], [], []
     for seed in grid.seeds if method.trains else grid.seeds[:1]:
-        tried = [(cell, cells.get(cell.name)) for cell in groups[method.name, task, shots, seed]]
-        ended = [(cell, found) for cell, found in tried if found is not None and "gap" not in found]
-        gaps += [str(found["gap"]) for _, found in tried if found is not None and "gap" in found]
-        if ended:
-            cell, found = max(ended, key=lambda pair: float(pair[1]["validation"]))
+        together = groups[method.name, task, shots, seed]
+        tried = [cells.get(cell.name) for cell in together]
+        gaps += [str(found["gap"]) for found in tried if found is not None and "gap" in found]
+        best = chosen_by_validation(together, cells)
+        if best is not None:
+            cell, found = best
             scores.append(100 * float(found["test"]))
             chosen.append(cell.lr)
-        elif any(found is None for _, found in tried):
+        elif any(found is None for found in tried):
             gaps.append("not run yet")
     entry: dict[str, Any] = {"seeds": len(scores), "lrs": chosen}
     if scores:
