@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from noback.adapters import Prefix as Prefix
     from noback.cli.display import Display as Display
     from noback.config import RunConfig as RunConfig
+    from noback.directions import LowRank as LowRank
     from noback.directions import Normal as Normal
     from noback.directions import Rademacher as Rademacher
+    from noback.directions import Rank1 as Rank1
     from noback.engines import LocalEngine as LocalEngine
     from noback.engines import SglangEngine as SglangEngine
     from noback.errors import DamagedError as DamagedError

@@ -11,7 +11,7 @@ FLAGS = {
     "--adapter": "adapter", "--objective": "objective", "--metric": "metric",
     "--estimator": "estimator", "--eps": "estimator.eps", "--directions": "estimator.directions",
     "--rule": "rule", "--lr": "rule.lr", "--schedule": "rule.schedule", "--weight-decay": "rule.weight_decay",
-    "--noise": "noise", "--engine": "engine",
+    "--noise": "noise", "--noise-rank": "noise.rank", "--engine": "engine",
     "--dtype": "dtype", "--seed": "seed", "--quantise": "quantise", "--device": "device", "--eval-every": "eval_every",
     "--patience": "patience", "--balance": "balance",
 }  # fmt: skip

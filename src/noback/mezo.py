@@ -161,6 +161,8 @@ class MeZO:
             "seed": self._seed,
             "noise": self._weights.family.kind,
         }
+        of_noise = _given(self._weights.family)
+        plain |= {"noise_options": of_noise} if of_noise else {}
         own = {"estimator": _own(self._estimator, TwoSided()), "rule": _own(self._rule, Sgd())}
         return plain | {name: options for name, options in own.items() if options}
 
@@ -198,10 +200,14 @@ def _with(options: Any, **values: float | None) -> Any:
 
 def _own(options: Any, usual: Any) -> dict[str, Any]:
     """The kind and options of an object that is not of the usual kind; of one that is, what `plain` does not say."""
-    given = {name: value for name, value in dataclasses.asdict(options).items() if value is not None}
+    given = _given(options)
     if options.kind != usual.kind:
         return {"kind": options.kind, **given}
     return {name: value for name, value in given.items() if name not in _PLAIN and value != getattr(usual, name)}
+
+
+def _given(options: Any) -> dict[str, Any]:
+    return {name: value for name, value in dataclasses.asdict(options).items() if value is not None}
 
 
 def _check_rule(rule: AnyRule) -> None:

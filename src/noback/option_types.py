@@ -66,6 +66,7 @@ class FlagOptions(CommonOptions, total=False):
     beta: float
     window: int
     clip: float | None
+    noise_rank: int
     matmul_precision: str
     probes_per_pass: int | None
     micro_batch: int | None

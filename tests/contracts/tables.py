@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from noback.adapters import AnyAdapter, Full, Head, Lora, Prefix
-from noback.directions import AnyNoise, Normal, Rademacher
+from noback.directions import AnyNoise, LowRank, Normal, Rademacher, Rank1
 from noback.engines import Engine, Local, Reference
 from noback.estimators import AnyEstimator, CurvatureWeighted, OneSided, TwoSided
 from noback.objectives import Accuracy, AnyObjective, CrossEntropy, Function, LanguageModel, MacroF1, Reward
@@ -40,7 +40,12 @@ RULES: dict[str, AnyRule] = {
 # Times the estimator's learning rate: where a rule's steps on the quadratic have another size than sgd's.
 LR_FACTORS = {"normalised": 2.0, "sgd-clipped": 2.0}
 
-NOISES: dict[str, AnyNoise] = {"normal": Normal(), "rademacher": Rademacher()}
+NOISES: dict[str, AnyNoise] = {
+    "normal": Normal(),
+    "rademacher": Rademacher(),
+    "rank1": Rank1(),
+    "low_rank": LowRank(rank=3),
+}
 
 OBJECTIVES: dict[str, AnyObjective] = {
     "cross_entropy": CrossEntropy(),

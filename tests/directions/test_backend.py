@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from noback.directions import Place, backend
+from noback.directions import Normal, Place, Rank1, backend
 from noback.directions.backend import Part, backend_for
 from noback.directions.cpu_backend import CpuBackend
 from noback.values import Move, Term
@@ -128,7 +128,8 @@ def test_a_gpu_is_served_by_triton_where_that_runs(problem, monkeypatch):
     monkeypatch.setitem(sys.modules, "noback.directions.philox_triton", stand_in)
     monkeypatch.setattr(backend, "why_no_triton", lambda: problem)
     on_gpu = {"w": Part(torch.zeros(4, 5).as_subclass(Elsewhere), Place(1, 5), decayed=True)}
-    found = backend_for(on_gpu, "noise")
-    assert isinstance(found, CpuBackend) if problem else found == ("triton", on_gpu, "noise")
+    found = backend_for(on_gpu, Normal())
+    assert isinstance(found, CpuBackend) if problem else found == ("triton", on_gpu, Normal())
+    assert isinstance(backend_for(on_gpu, Rank1()), CpuBackend)  # whose kernels are not written yet
     on_cpu = {"w": Part(torch.zeros(4, 5), Place(1, 5), decayed=True)}
-    assert isinstance(backend_for(on_cpu, "noise"), CpuBackend)
+    assert isinstance(backend_for(on_cpu, Normal()), CpuBackend)

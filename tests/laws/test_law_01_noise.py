@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from noback.directions import FAMILIES, Normal, Place, Rademacher, philox, philox_numba
+from noback.directions import FAMILIES, LowRank, Normal, Place, Rademacher, Rank1, philox, philox_numba, ranked_numba
 from noback.values import Move, Term
 
 MOVES = [
@@ -116,7 +116,50 @@ def test_directions_have_zero_mean_unit_variance_and_no_common_part(family):
     assert abs(one.var() - 1) < 2 * error
     assert abs((one * other).mean()) < error  # another seed
     assert abs((one * elsewhere).mean()) < error  # another tensor
-    assert abs((one[1:] * one[:-1]).mean()) < error  # the row below
+    rows = 5 / np.sqrt(len(zero)) if family.rank else error  # there a row's elements have the row's sign in common
+    assert abs((one[1:] * one[:-1]).mean()) < rows  # the row below
+
+
+@pytest.mark.parametrize("rank", [1, 4])
+def test_a_low_rank_direction_of_a_matrix_is_of_that_rank_and_its_products_are_of_one(rank):
+    zero = np.zeros((40, 30), dtype=np.float32)
+    found = perturbed(philox_numba, zero, Place(1, 30), LowRank(rank), [Move((Term(1, 1.0),))])[0]
+    assert np.linalg.matrix_rank(found) == rank
+    rows, columns = (
+        philox.signs(1, Place(1, 30), np.arange(count), rank, stream)
+        for count, stream in ((40, philox.ROW_STREAM), (30, philox.COLUMN_STREAM))
+    )
+    assert set(np.unique(rows)) == set(np.unique(columns)) == {-1.0, 1.0}
+    np.testing.assert_allclose(found, rows @ columns.T / np.sqrt(rank), atol=1e-6)
+    if rank == 1:
+        assert (
+            found.tobytes() == perturbed(philox_numba, zero, Place(1, 30), Rank1(), [Move((Term(1, 1.0),))]).tobytes()
+        )
+
+
+@pytest.mark.parametrize("terms", [1, 7, 8, 64, 150])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_move_along_many_low_rank_directions_has_the_bits_of_the_twin(dtype, terms):
+    weight, place, noise = weight_of((300, 270), dtype), Place(7, 280, 5, 3), LowRank(2)
+    moves = [Move(tuple(Term(index, 1e-3 * index - 0.02) for index in range(terms)), 0.9)] * 2
+    philox.advance([(slow := weight.copy(), place)], noise, moves)
+    philox_numba.advance([(fast := weight.copy(), place)], noise, moves, threads=2)
+    assert slow.tobytes() == fast.tobytes() != weight.tobytes()
+
+
+@pytest.mark.parametrize("noise", [Rank1(), LowRank(3)], ids=["rank1", "low_rank"])
+def test_the_signs_that_are_compiled_are_those_of_the_twin(noise):
+    place, seeds = Place(7, 280, 5, 130), np.array([3, 2**63 + 9], dtype=np.uint64)
+    rows = np.array([5, 6, 127, 128, 400])
+    of_rows, of_columns = (
+        ranked_numba.row_signs(noise, place, seeds, rows),
+        ranked_numba.column_signs(noise, place, seeds, 150),
+    )
+    for index, seed in enumerate(seeds.tolist()):
+        expected = philox.signs(seed, place, rows, noise.rank, philox.ROW_STREAM)
+        assert of_rows[index].T.tolist() == expected.tolist()
+        expected = philox.signs(seed, place, np.arange(130, 280), noise.rank, philox.COLUMN_STREAM)
+        assert of_columns[index].T.tolist() == expected.tolist()
 
 
 def test_stochastic_rounding_is_right_on_average():

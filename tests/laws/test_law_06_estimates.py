@@ -21,18 +21,19 @@ CURVES = np.linspace(0.5, 2.0, SIZE)
 
 
 def quadratic(point: np.ndarray) -> float:
-    return float((CURVES * point.astype(np.float64) ** 2).sum() / 2)
+    return float((CURVES * point.astype(np.float64).reshape(-1) ** 2).sum() / 2)
 
 
 def perturbed(weight, family, moves):
-    return philox.perturbed(weight, Place(1, 1), FAMILIES[family], moves)[:, :, 0]
+    return philox.perturbed(weight, Place(1, weight.shape[1]), FAMILIES[family], moves).reshape(len(moves), -1)
 
 
+@pytest.mark.parametrize("columns", [1, 4])  # a vector, and a matrix
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("name", ESTIMATORS)
-def test_the_estimate_is_unbiased_on_a_quadratic(name, family):
+def test_the_estimate_is_unbiased_on_a_quadratic(name, family, columns):
     estimator = ESTIMATORS[name].estimator
-    weight = np.linspace(-1, 1, SIZE).astype(np.float32)[:, None]
+    weight = np.linspace(-1, 1, SIZE).astype(np.float32).reshape(-1, columns)
     steps = 4000 // estimator.directions
     estimates = []
     for step in range(steps):
@@ -41,17 +42,18 @@ def test_the_estimate_is_unbiased_on_a_quadratic(name, family):
         directions = perturbed(np.zeros_like(weight), family, [Move((Term(seed, 1.0),)) for seed in seeds])
         unit = estimator.unit(found.figures)
         estimates.append(np.mean([unit * s * z for s, z in zip(found.slopes, directions, strict=True)], axis=0))
-    gradient = CURVES * weight[:, 0]
+    gradient = CURVES * weight.reshape(-1)
     error = np.std(estimates, axis=0) / np.sqrt(steps)
     assert (np.abs(np.mean(estimates, axis=0) - gradient) < 5 * error).all()
 
 
+@pytest.mark.parametrize("shape", [(SIZE,), (6, 4)], ids=["vector", "matrix"])
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("rule", [name for name in RULES if RULES[name].weight_decay == 0])
 @pytest.mark.parametrize("schedule", ["constant", "linear"])
 @pytest.mark.parametrize("name", ESTIMATORS)
-def test_every_estimator_descends_a_quadratic_with_every_rule(name, schedule, rule, family):
-    weights = Weights({"w": torch.linspace(-1, 1, SIZE)}, family)
+def test_every_estimator_descends_a_quadratic_with_every_rule(name, schedule, rule, family, shape):
+    weights = Weights({"w": torch.linspace(-1, 1, SIZE).reshape(shape)}, family)
     estimator, lr = ESTIMATORS[name]
     rule = dataclasses.replace(RULES[rule], lr=lr * LR_FACTORS.get(rule, 1.0), schedule=schedule)
     before, records = quadratic(weights.tensors["w"].numpy()), []
@@ -59,10 +61,11 @@ def test_every_estimator_descends_a_quadratic_with_every_rule(name, schedule, ru
     def losses(points):
         return [quadratic(weights.perturbed("w", [point])[0].numpy()) for point in points]
 
-    for step in range(300):
+    steps = 400
+    for step in range(steps):
         found = estimate(estimator, direction_seeds(0, step, estimator.directions), losses)
         records.append(StepRecord(step, found.loss, found.slopes, found.figures))
-        weights.advance([recorded_move(rule, 0, 300, records, step)])
+        weights.advance([recorded_move(rule, 0, steps, records, step)])
     assert quadratic(weights.tensors["w"].numpy()) < before / 20
 
 

@@ -35,6 +35,7 @@ and the budget at which each reaches the first method's last accuracy. Stopped o
 DIR holds one folder a task. --estimate only says how long it would take. `noback report DIR` draws the result.
 """
 _KINDS = ("estimator", "rule", "noise")
+_FLAGS = {"--noise-rank": "noise.rank"}
 _WHOLE = ("batch", "tokens", "repeats")
 _NAMES = {"forwards": "two plain forwards", "noback": "noback", "reference": "reference MeZO", "adam": "Adam"}
 
@@ -57,7 +58,7 @@ def add(parser: argparse.ArgumentParser) -> None:
             shown = "" if item.default is None else f" (default {item.default})"
             metavar = "N" if item.name in _WHOLE else "NAME"
             parser.add_argument(f"--{item.name.replace('_', '-')}", metavar=metavar, help=text + shown)
-    add_flags(parser.add_argument_group("noback's method"), BenchCase, method_flags(BenchCase, _KINDS))
+    add_flags(parser.add_argument_group("noback's method"), BenchCase, method_flags(BenchCase, _KINDS, _FLAGS))
     parser.add_argument(
         "--out", metavar="FILE", help="also write every figure, with the machine's, to a JSON file; methods: the folder"
     )
@@ -85,7 +86,7 @@ def _run_step(arguments: argparse.Namespace) -> None:
     given: dict[str, Any] = {name: getattr(arguments, name) for name in plain}
     given |= {name: whole_number(f"--{name}", given[name]) for name in _WHOLE}
     kinds: dict[str, Any] = {}
-    put_flags(kinds, arguments, BenchCase, method_flags(BenchCase, _KINDS))
+    put_flags(kinds, arguments, BenchCase, method_flags(BenchCase, _KINDS, _FLAGS))
     given["without"] = tuple(listed("--without", arguments.without))
     case = replace(build(BenchCase, kinds), **{name: value for name, value in given.items() if value is not None})
     out = _writable(arguments.out)

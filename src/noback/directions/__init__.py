@@ -5,5 +5,9 @@ from noback.directions.families import FAMILIES, AnyNoise, Noise, check_noise
 from noback.directions.normal import Normal
 from noback.directions.philox import Place
 from noback.directions.rademacher import Rademacher
+from noback.directions.ranked import LowRank, Rank1
 
-__all__ = ["FAMILIES", "AnyNoise", "Noise", "Normal", "Place", "Rademacher", "check_noise", "drawn", "tensor_id"]
+__all__ = [
+    "FAMILIES", "AnyNoise", "LowRank", "Noise", "Normal", "Place", "Rademacher", "Rank1", "check_noise", "drawn",
+    "tensor_id",
+]  # fmt: skip

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from noback.directions.normal import Normal
 from noback.directions.rademacher import Rademacher
+from noback.directions.ranked import LowRank, Rank1
 from noback.errors import InputError
 
-AnyNoise = Normal | Rademacher
+AnyNoise = Normal | Rademacher | Rank1 | LowRank
 FAMILIES: dict[str, AnyNoise] = {noise.kind: noise() for noise in typing.get_args(AnyNoise)}
 
 
@@ -22,6 +23,10 @@ class Noise(Protocol):
     kind: ClassVar[str]
     bits: ClassVar[int]  # an element takes: 1, 2, 4 or 8
     values: ClassVar[NDArray[np.float32]]  # [2 ** bits], of zero mean and unit variance
+
+    @property
+    def rank(self) -> int:
+        """How many products of a row's sign and a column's a matrix's direction is; 0: each element has its own."""
 
     def __hash__(self) -> int:
         """Folded tables are kept by family."""

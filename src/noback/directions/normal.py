@@ -41,3 +41,4 @@ class Normal:
     kind: ClassVar[str] = "normal"
     bits: ClassVar[int] = 8
     values: ClassVar[NDArray[np.float32]] = np.concatenate([-_UPPER[::-1], _UPPER])
+    rank: ClassVar[int] = 0

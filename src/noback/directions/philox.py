@@ -9,11 +9,16 @@ it serves a *band* of rows at one column: with `b` bits an element, the 128 // b
 it too wastes nothing and is cut where its matrix's rows are cut.
 
 Stream 0 holds the noise; stream 1 the 16 bits an element that round a bfloat16 update.
+
+A family of rank r has one bit a row and one a column of a matrix instead: its direction is the sum of r products
+a b^T of signs, over the root of r. The signs of the rows are noise of one bit of a tensor [rows, r] in stream 2, those
+of the columns of a tensor [columns, r] in stream 3. Each product is added by itself, as a term is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,13 +26,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noback.directions.families import Noise
-from noback.values import Move
+from noback.values import Move, Term
 
 Words = NDArray[np.uint32]
 Array = NDArray[Any]  # float32, or uint16 holding bfloat16
 
 NOISE_STREAM = 0
 ROUNDING_STREAM = 1
+ROW_STREAM, COLUMN_STREAM = 2, 3
 ROUNDING_BITS = 16
 
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
@@ -76,6 +82,23 @@ def fold(noise: Noise, coefficient: float) -> NDArray[np.float32]:
     """The family's values times the coefficient: formed in float64, rounded once to float32."""
     with np.errstate(over="ignore"):
         return (noise.values.astype(np.float64) * coefficient).astype(np.float32)
+
+
+def is_ranked(noise: Noise, place: Place) -> bool:
+    """Whether directions of a tensor are products of a row's sign and a column's: those of a vector never are."""
+    return noise.rank > 0 and place.columns > 1
+
+
+def part_size(noise: Noise, coefficient: float) -> np.float32:
+    """How far each of a term's products moves an element: formed in float64, rounded once to float32."""
+    with np.errstate(over="ignore"):
+        return np.float32(coefficient / math.sqrt(noise.rank))
+
+
+def signs(seed: int, place: Place, lines: NDArray[np.int64], rank: int, stream: int) -> NDArray[np.float32]:
+    """The sign of each of the chosen rows or columns in each product: [lines, rank]."""
+    bits = element_bits(seed, Place(place.tensor, rank), lines, rank, bits=1, stream=stream)
+    return bits.astype(np.float32) * np.float32(2) - np.float32(1)
 
 
 def perturbed(
@@ -139,9 +162,24 @@ def _add_terms(
     value: NDArray[np.float32], place: Place, noise: Noise, move: Move, rows: NDArray[np.int64]
 ) -> NDArray[np.float32]:
     for term in move.terms:
+        if is_ranked(noise, place):
+            for part in _products(term, place, noise, rows, value.shape[1]):
+                value += part
+            continue
         bits = element_bits(term.seed, place, rows, value.shape[1], bits=noise.bits, stream=NOISE_STREAM)
         value += fold(noise, term.coefficient)[bits]
     return value
+
+
+def _products(
+    term: Term, place: Place, noise: Noise, rows: NDArray[np.int64], columns: int
+) -> Iterator[NDArray[np.float32]]:
+    """A term's products of rank one, each [rows, columns] with its coefficient."""
+    lines = np.arange(place.first_column, place.first_column + columns, dtype=np.int64)
+    of_rows = signs(term.seed, place, rows, noise.rank, ROW_STREAM)
+    of_columns = signs(term.seed, place, lines, noise.rank, COLUMN_STREAM)
+    for part in range(noise.rank):
+        yield of_rows[:, part, None] * (part_size(noise, term.coefficient) * of_columns[None, :, part])
 
 
 def _to_float32(weight: Array) -> NDArray[np.float32]:

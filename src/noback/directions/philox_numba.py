@@ -7,7 +7,7 @@ interpreter's lock; a pool of threads shares out the bands.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -16,7 +16,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from noback.directions.families import Noise
-from noback.directions.philox import Array, Place, fold
+from noback.directions.philox import Array, Place, fold, is_ranked
+from noback.directions.pieces_numba import add_row, copy_row, draw, narrow, round_row, scale_row, widen
+from noback.directions.ranked_numba import advance_ranked, packed, packed_points, perturb_ranked
 from noback.directions.thread_pool import share_out
 from noback.values import Move
 
@@ -25,48 +27,68 @@ _CHUNK = 262_144  # elements that a thread takes at a time: about a fifth of a m
 _MOVES_A_PASS = 512  # bounds the folded tables to half a megabyte
 
 Arrays = tuple[NDArray[Any], ...]
-
-_M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
-_W0, _W1 = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
+Chunks = list[tuple[Any, ...]]
 
 
 def perturb(
     parts: Sequence[tuple[Array, Array, Place]], noise: Noise, points: Sequence[Move],
     rows: NDArray[np.int64] | None = None, *, threads: int = 1,
 ) -> None:  # fmt: skip
-    """As `philox.perturb`; all arrays are cut into chunks of bands that the threads take in turn."""
-    band, folded = 128 // noise.bits, (np.int64(noise.bits), *_folded(noise, tuple(points)))
-    chunks = []
+    """As `philox.perturb`; all arrays are cut into chunks of rows that the threads take in turn."""
+    band = 128 // noise.bits
+    elements: Chunks = []
+    ranked: Chunks = []
     for out, weight, place in parts:
-        chosen, groups = _whole(len(weight), place.first_row, band) if rows is None else _grouped(rows, band)
         both = (weight.dtype != np.float32, *_as_both(weight), *_as_both(out))
-        where = (*_where(place), *folded)
+        if is_ranked(noise, place):
+            chosen = _rows(len(weight), place.first_row) if rows is None else rows
+            step = _a_chunk(out.size, len(chosen)) if threads > 1 else len(chosen)
+            rest = (*_corner(place), np.uint32(place.tensor), *packed_points(noise, tuple(points)))
+            ranked += [(*both, chosen, *ends, *rest) for ends in _cut(len(chosen), step)]
+            continue
+        chosen, groups = _whole(len(weight), place.first_row, band) if rows is None else _grouped(rows, band)
+        where = (*_where(place), np.int64(noise.bits), *_folded(noise, tuple(points)))
         bands = len(groups) - 1
-        step = _bands_a_chunk(out.size, bands) if threads > 1 else bands
-        chunks += [(*both, chosen, groups[first : first + step + 1], *where) for first in range(0, bands, step)]
-    share_out(threads if len(chunks) > 1 else 1, _perturb, chunks)
+        step = _a_chunk(out.size, bands) if threads > 1 else bands
+        elements += [(*both, chosen, groups[first : first + step + 1], *where) for first in range(0, bands, step)]
+    _share_out(threads, (_perturb, elements), (perturb_ranked, ranked))
 
 
 def advance(parts: Sequence[tuple[Array, Place]], noise: Noise, moves: Sequence[Move], *, threads: int = 1) -> None:
-    """As `philox.advance`; all arrays are cut into chunks of bands that the threads take in turn."""
+    """As `philox.advance`; all arrays are cut into chunks of rows that the threads take in turn."""
     band = 128 // noise.bits
     for begin in range(0, len(moves), _MOVES_A_PASS):
         some = moves[begin : begin + _MOVES_A_PASS]
         decays = np.array([move.decay for move in some], dtype=np.float32)
         rounding = np.array([move.rounding_seed for move in some], dtype=np.uint64)
-        packed = (np.int64(noise.bits), *_terms(noise, some), decays, rounding)
-        chunks = []
+        terms, of_ranks = _terms(noise, some), packed(noise, some) if noise.rank else ()
+        elements: Chunks = []
+        ranked: Chunks = []
         for weight, place in parts:
             both = (weight.dtype != np.float32, *_as_both(weight))
-            where = (*_where(place), *packed)
+            if is_ranked(noise, place):
+                step = _a_chunk(weight.size, len(weight))
+                rest = (*_corner(place), *_where(place)[2:], *of_ranks, decays, rounding)
+                ranked += [(*both, *ends, *rest) for ends in _cut(len(weight), step)]
+                continue
+            where = (*_where(place), np.int64(noise.bits), *terms, decays, rounding)
             bands = (place.first_row + len(weight) - 1) // band - place.first_row // band + 1
-            step = _bands_a_chunk(weight.size, bands)
-            chunks += [(*both, first, min(first + step, bands), *where) for first in range(0, bands, step)]
-        share_out(threads, _advance, chunks)
+            elements += [(*both, *ends, *where) for ends in _cut(bands, _a_chunk(weight.size, bands))]
+        _share_out(threads, (_advance, elements), (advance_ranked, ranked))
 
 
-def _bands_a_chunk(elements: int, bands: int) -> int:
-    return max(bands * _CHUNK // elements, 1)
+def _share_out(threads: int, *work: tuple[Callable[..., None], Chunks]) -> None:
+    for kernel, chunks in work:
+        share_out(threads if len(chunks) > 1 else 1, kernel, chunks)
+
+
+def _a_chunk(elements: int, lines: int) -> int:
+    """How many lines, such as rows, a thread takes at a time."""
+    return max(lines * _CHUNK // elements, 1)
+
+
+def _cut(count: int, step: int) -> list[tuple[int, int]]:
+    return [(first, min(first + step, count)) for first in range(0, count, step)]
 
 
 def _terms(noise: Noise, moves: Sequence[Move]) -> Arrays:
@@ -89,7 +111,11 @@ def _folded(noise: Noise, points: tuple[Move, ...]) -> Arrays:
 
 @lru_cache(maxsize=256)
 def _whole(rows: int, first_row: int, band: int) -> Arrays:
-    return _grouped(np.arange(first_row, first_row + rows, dtype=np.int64), band)
+    return _grouped(_rows(rows, first_row), band)
+
+
+def _rows(rows: int, first_row: int) -> NDArray[np.int64]:
+    return np.arange(first_row, first_row + rows, dtype=np.int64)
 
 
 def _grouped(rows: NDArray[np.int64], band: int) -> Arrays:
@@ -104,91 +130,14 @@ def _where(place: Place) -> tuple[Any, ...]:
     return *first, np.uint64(place.columns), np.uint32(place.tensor)
 
 
+def _corner(place: Place) -> tuple[np.int64, np.int64]:
+    return np.int64(place.first_row), np.int64(place.first_column)
+
+
 def _as_both(array: Array) -> Arrays:
     """The array under its own type, and an empty one of the other: one compiled kernel serves both."""
     none = (0,) * array.ndim
     return (array, np.empty(none, np.uint16)) if array.dtype == np.float32 else (np.empty(none, np.float32), array)
-
-
-@njit(cache=True, nogil=True)
-def _words(words, seed, band, first_column, count, columns, tensor, stream):
-    """Four words for each of `count` columns of a band: `words[4, tile]`."""
-    first = np.uint64(band) * columns + first_column
-    for j in range(count):
-        position = first + np.uint64(j)
-        c0 = np.uint32(position)
-        c1 = np.uint32(position >> np.uint64(32))
-        c2 = np.uint32(tensor)
-        c3 = np.uint32(stream)
-        k0 = np.uint32(seed)
-        k1 = np.uint32(seed >> np.uint64(32))
-        for _ in range(10):
-            p0 = np.uint64(c0) * _M0
-            p1 = np.uint64(c2) * _M1
-            c0 = np.uint32(p1 >> np.uint64(32)) ^ c1 ^ k0
-            c2 = np.uint32(p0 >> np.uint64(32)) ^ c3 ^ k1
-            c1 = np.uint32(p1)
-            c3 = np.uint32(p0)
-            k0 = np.uint32(k0 + _W0)
-            k1 = np.uint32(k1 + _W1)
-        words[0, j] = c0
-        words[1, j] = c1
-        words[2, j] = c2
-        words[3, j] = c3
-
-
-@njit(cache=True, nogil=True)
-def _add(tile, words, table, shift, mask, count):
-    for j in range(count):
-        tile[j] += table[np.uint64((words[j] >> shift) & mask)]
-
-
-@njit(cache=True, nogil=True)
-def _scale(tile, factor, count):
-    for j in range(count):
-        tile[j] *= factor
-
-
-@njit(cache=True, nogil=True)
-def _copy(target, row, count):
-    for j in range(count):
-        target[j] = row[j]
-
-
-@njit(cache=True, nogil=True)
-def _widen(tile, row, count):
-    """Read bfloat16."""
-    bits = tile.view(np.uint32)
-    for j in range(count):
-        bits[j] = np.uint32(row[j]) << np.uint32(16)
-
-
-@njit(cache=True, nogil=True)
-def _narrow(row, tile, count):
-    """Write bfloat16, to nearest, ties to even."""
-    bits = tile.view(np.uint32)
-    for j in range(count):
-        x = bits[j]
-        if (x & np.uint32(0x7F800000)) == np.uint32(0x7F800000):
-            quiet = np.uint32(0x40) if (x & np.uint32(0x007FFFFF)) != 0 else np.uint32(0)
-            row[j] = np.uint16((x >> np.uint32(16)) | quiet)
-        else:
-            odd = (x >> np.uint32(16)) & np.uint32(1)
-            row[j] = np.uint16(np.uint32(x + np.uint32(0x7FFF) + odd) >> np.uint32(16))
-
-
-@njit(cache=True, nogil=True)
-def _round(tile, words, shift, count):
-    """Round the tile's row stochastically to bfloat16, in place."""
-    bits = tile.view(np.uint32)
-    for j in range(count):
-        x = bits[j]
-        if (x & np.uint32(0x7F800000)) == np.uint32(0x7F800000):
-            quiet = np.uint32(0x400000) if (x & np.uint32(0x007FFFFF)) != 0 else np.uint32(0)
-            bits[j] = (x & np.uint32(0xFFFF0000)) | quiet
-        else:
-            random = (words[j] >> shift) & np.uint32(0xFFFF)
-            bits[j] = np.uint32(x + random) & np.uint32(0xFFFF0000)
 
 
 @njit(cache=True, nogil=True)
@@ -208,20 +157,20 @@ def _perturb(
             count = min(step, width - begin)
             end = begin + count
             for s in range(len(seeds)):
-                _words(words[s], seeds[s], here, first_column + np.uint64(begin), count, columns, tensor, 0)
+                draw(words[s], seeds[s], here, first_column + np.uint64(begin), count, columns, tensor, 0)
             for index in range(groups[group], groups[group + 1]):
                 local, first_bit = rows[index] - first_row, (rows[index] % band) * bits
                 word, shift = first_bit // 32, np.uint32(first_bit % 32)
                 for point in range(len(starts) - 1):
                     value = tile if half else out32[point, index, begin:end]
                     if half:
-                        _widen(value, w16[local, begin:end], count)
+                        widen(value, w16[local, begin:end], count)
                     else:
-                        _copy(value, w32[local, begin:end], count)
+                        copy_row(value, w32[local, begin:end], count)
                     for term in range(starts[point], starts[point + 1]):
-                        _add(value, words[seed_of_term[term], word], tables[term], shift, mask, count)
+                        add_row(value, words[seed_of_term[term], word], tables[term], shift, mask, count)
                     if half:
-                        _narrow(out16[point, index, begin:end], value, count)
+                        narrow(out16[point, index, begin:end], value, count)
 
 
 @njit(cache=True, nogil=True)
@@ -242,21 +191,21 @@ def _advance(
             count = min(step, width - begin)
             end, column = begin + count, first_column + np.uint64(begin)
             for local in range(first, last if half else first):
-                _widen(tile[local - first], w16[local, begin:end], count)
+                widen(tile[local - first], w16[local, begin:end], count)
             for move in range(len(decays)):
                 if decays[move] != np.float32(1.0):
                     for local in range(first, last):
-                        _scale(tile[local - first] if half else w32[local, begin:end], decays[move], count)
+                        scale_row(tile[local - first] if half else w32[local, begin:end], decays[move], count)
                 for term in range(starts[move], starts[move + 1]):
-                    _words(words, term_seeds[term], here, column, count, columns, tensor, 0)
+                    draw(words, term_seeds[term], here, column, count, columns, tensor, 0)
                     for local in range(first, last):
                         first_bit = ((local + first_row) % band) * bits
                         value = tile[local - first] if half else w32[local, begin:end]
-                        _add(value, words[first_bit // 32], tables[term], np.uint32(first_bit % 32), mask, count)
+                        add_row(value, words[first_bit // 32], tables[term], np.uint32(first_bit % 32), mask, count)
                 for local in range(first, last if half else first):
                     number = local + first_row
                     if local == first or number % 8 == 0:
-                        _words(words, rounding[move], number // 8, column, count, columns, tensor, 1)
-                    _round(tile[local - first], words[(number % 8) // 2], np.uint32(16 * (number % 2)), count)
+                        draw(words, rounding[move], number // 8, column, count, columns, tensor, 1)
+                    round_row(tile[local - first], words[(number % 8) // 2], np.uint32(16 * (number % 2)), count)
             for local in range(first, last if half else first):
-                _narrow(w16[local, begin:end], tile[local - first], count)
+                narrow(w16[local, begin:end], tile[local - first], count)

@@ -16,3 +16,4 @@ class Rademacher:
     kind: ClassVar[str] = "rademacher"
     bits: ClassVar[int] = 1
     values: ClassVar[NDArray[np.float32]] = np.array([-1.0, 1.0], dtype=np.float32)
+    rank: ClassVar[int] = 0
