@@ -41,6 +41,18 @@ def scored(engine: Engine, batch: Batch, points: Sequence[Move] = (UNPERTURBED,)
     return found
 
 
+def scored_groups(
+    engine: Engine, batch: Batch, groups: Sequence[slice], points: Sequence[Sequence[Move]]
+) -> list[list[Tensor]]:
+    """The label logits of each group of a batch's examples at its own points; those that are no numbers are refused."""
+    found = engine.score_groups(batch, groups, points)
+    for part, own in zip(groups, found, strict=True):
+        candidates = batch.part(part).candidates
+        for logits in own:
+            check_numbers(logits, candidates)
+    return found
+
+
 def side_by_side(parts: Sequence[Tensor]) -> Tensor:
     """Logits of several batches as one [examples, candidates]; -inf where an example has fewer."""
     width = max(part.shape[1] for part in parts)

@@ -19,6 +19,7 @@ from noback.engines.options import AnyEngine, LocalEngine
 from noback.engines.quantised import QUANTISED
 from noback.errors import InputError, shown
 from noback.estimators import AdaptTies, AnyEstimator, TwoSided
+from noback.grouping import STEP, groups_of
 from noback.inputs import read_toml
 from noback.json_text import json_text
 from noback.objectives import SELECTING, AnyObjective, CrossEntropy
@@ -26,7 +27,7 @@ from noback.options import build, check_seed, converted, one_of, option, whole
 from noback.rules import AnyRule, Sgd
 from noback.tasks import TaskSpec, check_line, own_name, spec_for, words_text
 from noback.usual import usual_eps, usual_lr
-from noback.values import MOST_STEPS
+from noback.values import MOST_DIRECTIONS, MOST_STEPS
 from noback.weights import DTYPES
 
 if TYPE_CHECKING:
@@ -84,6 +85,9 @@ class RunConfig:
     estimator: AnyEstimator = option(TwoSided(), "how slopes are measured")
     rule: AnyRule = option(Sgd(), "how slopes become moves of the weights")
     noise: AnyNoise | None = option(None, f"family of the directions' noise; none: {_USUAL_NOISE}")
+    directions_per: str = option(
+        STEP, "whose directions they are: step, or the own ones of each example or of every N: example, group:N"
+    )
     adapt_ties: AdaptTies | None = option(None, "raise eps while too many slopes are exactly zero; none: keep it")
     engine: AnyEngine = option(LocalEngine(), "what runs the model's forwards")
     adapter: AnyAdapter = option(Full(), "what is tuned: the model's weights, or what is put beside them")
@@ -119,9 +123,19 @@ class RunConfig:
             one_of("balance", self.balance, BALANCED)
         if self.quantise is not None:
             one_of("quantise", self.quantise, QUANTISED)
+        self._check_groups()
         largest = None if self.adapt_ties is None else self.adapt_ties.largest
         if largest is not None and self.estimator.eps is not None and largest < self.estimator.eps:
             raise InputError(f"adapt_ties.largest is {largest!r}; expected eps, {self.estimator.eps!r}, or more")
+
+    def _check_groups(self) -> None:
+        """Refuse more slopes a step than a record holds."""
+        most = len(groups_of(self.batch, self.directions_per)) * self.estimator.directions
+        if most > MOST_DIRECTIONS:
+            raise InputError(
+                f"directions_per {self.directions_per!r} makes {most:,} directions a step; expected "
+                f"{MOST_DIRECTIONS:,} at most: use larger groups, a smaller batch or fewer directions"
+            )
 
     def spec(self) -> TaskSpec:
         """The task that the options describe."""

@@ -10,6 +10,7 @@ FLAGS = {
     "--data-seed": "data_seed", "--test-limit": "test_limit", "--steps": "steps", "--batch": "batch",
     "--adapter": "adapter", "--objective": "objective", "--metric": "metric",
     "--estimator": "estimator", "--eps": "estimator.eps", "--directions": "estimator.directions",
+    "--directions-per": "directions_per",
     "--rule": "rule", "--lr": "rule.lr", "--schedule": "rule.schedule", "--weight-decay": "rule.weight_decay",
     "--noise": "noise", "--noise-rank": "noise.rank", "--engine": "engine",
     "--dtype": "dtype", "--seed": "seed", "--quantise": "quantise", "--device": "device", "--eval-every": "eval_every",

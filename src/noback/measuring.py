@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from noback.answers import rewards_of, scored
+from noback.answers import rewards_of, scored, scored_groups
 from noback.engines import Engine, check_numbers
-from noback.estimators import Estimator, estimate, estimate_of, run_search
+from noback.estimators import Asked, Estimator, estimate, estimate_groups, estimate_of, run_search
 from noback.evaluating import write
 from noback.objectives import TEXTS, Objective
 from noback.rules import Rule, coefficients_of, decay_at, lr_at
 from noback.run import Run
-from noback.tasks import Batch, Candidates
+from noback.tasks import Batch, Candidates, Question
 from noback.values import Estimate, Move, direction_seeds
 from noback.weights import Weights
 
@@ -44,19 +44,41 @@ def outputs(run: Run, step: int, points: Sequence[Move]) -> tuple[list[Tensor], 
 
     Label logits [examples, labels]; for a reward, what it gives for the texts that are written there [examples, 1].
     """
-    objective, config = run.config.objective, run.config
-    if objective.judges != TEXTS:
+    if run.config.objective.judges != TEXTS:
         batch = run.batch(step)
         return scored(run.engine, batch, points), batch.gold
-    questions = run.task.step_questions(step, config.batch, config.seed, balanced=config.balance is not None)
+    questions = _questions(run, step)
+    return _rewards(run, questions, points), torch.zeros(len(questions), dtype=torch.long)
+
+
+def outputs_by_group(run: Run, step: int, asked: Asked) -> tuple[dict[int, list[Tensor]], Tensor]:
+    """As `outputs`, of each group of the step's examples at its own points."""
+    parts = {group: run.groups[group] for group in asked}
+    if run.config.objective.judges != TEXTS:
+        batch = run.batch(step)
+        found = scored_groups(run.engine, batch, list(parts.values()), list(asked.values()))
+        return dict(zip(asked, found, strict=True)), batch.gold
+    questions = _questions(run, step)
+    rewards = {group: _rewards(run, questions[part], asked[group]) for group, part in parts.items()}
+    return rewards, torch.zeros(len(questions), dtype=torch.long)
+
+
+def _questions(run: Run, step: int) -> list[Question]:
+    config = run.config
+    return run.task.step_questions(step, config.batch, config.seed, balanced=config.balance is not None)
+
+
+def _rewards(run: Run, questions: Sequence[Question], points: Sequence[Move]) -> list[Tensor]:
+    """What the reward gives for the texts that are written at each point: [examples, 1] each."""
     written = write(run, [one.ids for one in questions], points)
-    gold = torch.zeros(len(questions), dtype=torch.long)
-    return [rewards_of(objective, questions, texts) for texts in written], gold
+    return [rewards_of(run.config.objective, questions, texts) for texts in written]
 
 
 def measure(run: Run, step: int, eps: float) -> Measured:
     """Show the step's batch to the engine at the estimator's points."""
     estimator, seeds = _asked(run, step, eps)
+    if len(run.groups) > 1:
+        return _measure_groups(run, step, estimator, seeds)
     if run.runs_ahead:
         return _read(run, estimator, *_begin(run, step, estimator, seeds))
     rounds: list[list[Tensor]] = []
@@ -69,6 +91,26 @@ def measure(run: Run, step: int, eps: float) -> Measured:
         return [run.loss(output, gold) for output in found]
 
     return _measured(run, estimator, estimate(estimator, seeds, score), rounds[0], gold)
+
+
+def _measure_groups(run: Run, step: int, estimator: Estimator, seeds: tuple[int, ...]) -> Measured:
+    """Each group of examples at its own points; their slopes are one record's."""
+    parts, rounds = run.groups, list[dict[int, list[Tensor]]]()
+    gold = torch.empty(0)
+
+    def score(asked: Asked) -> dict[int, list[float]]:
+        nonlocal gold
+        found, gold = outputs_by_group(run, step, asked)
+        rounds.append(found)
+        return {group: [run.loss(one, gold[parts[group]]) for one in some] for group, some in found.items()}
+
+    sizes = [part.stop - part.start for part in parts]
+    found = estimate_groups(estimator, seeds, sizes, score)
+    each, halves = estimator.directions, list[Callable[[], Sequence[tuple[float, float]]]]()
+    for group, part in enumerate(parts):
+        own = dataclasses.replace(found, seeds=seeds[group * each : (group + 1) * each])
+        halves.append(_measured(run, estimator, own, rounds[0][group], gold[part]).halves)
+    return Measured(found, lambda: [pair for of_group in halves for pair in of_group()])
 
 
 def take(run: Run, step: int, eps: float, earlier: Sequence[Slopes]) -> tuple[Slopes, Callable[[], Measured]]:
@@ -143,7 +185,7 @@ def advance(weights: Weights, rule: Rule, step: int, steps: int, slopes: Sequenc
 def _asked(run: Run, step: int, eps: float) -> tuple[Estimator, tuple[int, ...]]:
     """A step's estimator and the seeds of its directions."""
     estimator = dataclasses.replace(run.config.estimator, eps=eps)
-    return estimator, direction_seeds(run.config.seed, step, estimator.directions)
+    return estimator, direction_seeds(run.config.seed, step, run.directions)
 
 
 def _read(run: Run, estimator: Estimator, found: OnItsWay, gold: Tensor) -> Measured:

@@ -21,6 +21,7 @@ from noback.errors import InputError, NoNumbers
 from noback.estimators import Estimator, estimate
 from noback.files import write_whole
 from noback.folder import next_folder
+from noback.grouping import STEP
 from noback.health import slope_figures
 from noback.json_text import json_text
 from noback.measuring import outputs
@@ -68,6 +69,11 @@ def measure_eps(
     reference = config.eps
     if not config.estimator.fixed_points:
         raise InputError(f"estimator {config.estimator.kind!r} chooses its points by losses; measure eps with another")
+    if config.directions_per != STEP:
+        raise InputError(
+            f"directions_per is {config.directions_per!r}; slopes at each eps are measured for a whole batch: "
+            "leave it out, eps is the same for all"
+        )
     for value in eps:
         positive("eps", value)
     if len(set(eps)) < len(eps):

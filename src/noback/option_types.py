@@ -39,6 +39,7 @@ class CommonOptions(TypedDict, total=False):
     estimator: AnyEstimator | str | Table
     rule: AnyRule | str | Table
     noise: AnyNoise | str | Table | None
+    directions_per: str
     engine: AnyEngine | str | Table
     adapter: AnyAdapter | str | Table
     objective: AnyObjective | str | Table

@@ -92,7 +92,7 @@ def header(run: Run) -> dict[str, Any]:
         **({} if config.adapter.portable else {"start_tensors": packed(run.weights.tensors)}),
         "data": run.task.digest(),
         "trained_rows": rows_digest(run.task.fingerprints("train")),
-        "directions": config.estimator.directions,
+        "directions": run.directions,
         "figures": list(config.estimator.figures),
         "slope_unit": config.estimator.slope_unit,
         "device": device_name(run.device),

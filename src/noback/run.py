@@ -34,6 +34,7 @@ from noback.engines import (
 from noback.errors import InputError, NobackError, shown
 from noback.files import is_regular
 from noback.folder import RunFolder
+from noback.grouping import STEP, groups_of
 from noback.header import check_run
 from noback.journal import read_header
 from noback.objectives import TEXTS
@@ -110,6 +111,16 @@ class Run:
         return self._folder
 
     @property
+    def groups(self) -> list[slice]:
+        """The groups of a step's examples that have directions of their own; one where they are the step's."""
+        return groups_of(min(self.config.batch, self.task.size("train")), self.config.directions_per)
+
+    @property
+    def directions(self) -> int:
+        """Directions of a step: each has a seed, and a slope in the record."""
+        return len(self.groups) * self.config.estimator.directions
+
+    @property
     def runs_ahead(self) -> bool:
         """Whether the weights may move on a GPU before the step's losses are read and recorded.
 
@@ -118,7 +129,7 @@ class Run:
         """
         config = self.config
         fixed = config.estimator.fixed_points and config.rule.runs_ahead and config.adapt_ties is None
-        return fixed and config.objective.on_device and self.engine.runs_ahead
+        return fixed and config.directions_per == STEP and config.objective.on_device and self.engine.runs_ahead
 
     @property
     def metric(self) -> str:

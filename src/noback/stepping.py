@@ -113,7 +113,7 @@ class Steps:
         if probed:
             after = self._loss_at(step + 1, step)
             estimator = dataclasses.replace(run.config.estimator, eps=eps)
-            figures = probe_figures(estimator, record, move, before, after)
+            figures = probe_figures(estimator, record, move, before, after, groups=len(run.groups))
             run.folder.add_metrics(kind="probe", step=step, loss=before, **figures)
             run.watcher.measured(step, figures)
 
@@ -151,11 +151,12 @@ def _eps(run: Run, journal: Journal, contents: Contents) -> float:
 
 
 def probe_figures(
-    estimator: Estimator, record: StepRecord, move: Move, before: float, after: float
+    estimator: Estimator, record: StepRecord, move: Move, before: float, after: float, *, groups: int = 1
 ) -> dict[str, float]:
     """What a step did to its own batch's loss, beside what its slopes promised."""
     figures = {"change": after - before}  # of the batch's own loss, by this step
-    if len(move.terms) == len(record.slopes):  # else it goes on along older directions, whose slopes are not known here
+    # Else it goes on along older directions, or others' along a group's own, and those slopes are not known here.
+    if len(move.terms) == len(record.slopes) and groups == 1:
         along = zip(move.terms, record.slopes, strict=True)
         expected = sum(term.coefficient * slope for term, slope in along) * estimator.unit(record.figures)
         figures["expected_change"] = expected  # to first order
@@ -209,7 +210,7 @@ def _slopes_at(run: Run, step: int, eps: float) -> tuple[float, ...]:
     try:
         return measure(run, step, eps).estimate.slopes
     except NoNumbers:
-        return (math.nan,) * run.config.estimator.directions
+        return (math.nan,) * run.directions
 
 
 def _warned_of_ties(run: Run, contents: Contents) -> bool:

@@ -47,6 +47,9 @@ NOISES: dict[str, AnyNoise] = {
     "low_rank": LowRank(rank=3),
 }
 
+# Whose directions they are, and a noise to go with each.
+DIRECTIONS_PER: dict[str, AnyNoise] = {"step": LowRank(rank=2), "example": Rank1(), "group:3": Normal()}
+
 OBJECTIVES: dict[str, AnyObjective] = {
     "cross_entropy": CrossEntropy(),
     "accuracy": Accuracy(),

@@ -12,8 +12,10 @@ from noback import (
     Full,
     Head,
     LocalEngine,
+    Lora,
     MacroF1,
     Momentum,
+    Prefix,
     RunConfig,
     Sgd,
     TwoSided,
@@ -24,7 +26,7 @@ from noback.journal import read_journal
 from noback.replaying import go_to, move_at
 from noback.run import Run
 from noback.tuned import tuned_run
-from tests.contracts.tables import ESTIMATORS, NOISES, RULES
+from tests.contracts.tables import DIRECTIONS_PER, ESTIMATORS, NOISES, RULES
 
 
 @pytest.fixture
@@ -48,12 +50,26 @@ def test_so_they_do_for_every_noise(config, tmp_path, noise, dtype):
     check(dataclasses.replace(config, dtype=dtype, noise=NOISES[noise]), tmp_path)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("per", DIRECTIONS_PER)
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_so_they_do_whosever_the_directions_are(config, tmp_path, estimator, per, dtype):
+    chosen = {"noise": DIRECTIONS_PER[per], "estimator": ESTIMATORS[estimator].estimator, "directions_per": per}
+    check(dataclasses.replace(config, dtype=dtype, rule=Momentum(lr=1e-2, window=2, clip=3.0), **chosen), tmp_path)
+
+
+@pytest.mark.parametrize("adapter", [Lora(rank=2), Prefix(tokens=2), Head()], ids=lambda one: one.kind)
+@pytest.mark.parametrize("noise", ["rank1", "low_rank"])
+def test_so_they_do_for_low_rank_directions_an_example_of_every_adapter(config, tmp_path, noise, adapter):
+    check(dataclasses.replace(config, noise=noise, adapter=adapter, directions_per="example"), tmp_path)
+
+
 def check(config, tmp_path):
     result = train(config, tmp_path / "run")
     replayed, step = tuned_run(tmp_path / "run", "final", snapshots=False)
     assert step == 7
     assert replayed.weights.digest() == result.final_weights
-    assert replayed.weights.digest() != replayed.base
+    assert replayed.weights.digest() not in {replayed.base, replayed.start}
 
 
 @pytest.mark.parametrize("adapter", [Full(), Head(), Head(alone=True)], ids=["words", "head", "head-alone"])

@@ -10,10 +10,10 @@ import time
 
 import pytest
 
-from noback import RunConfig, Sgd, TwoSided
+from noback import OneSided, RunConfig, Sgd, TwoSided
 from noback.folder import RunFolder
 from noback.training import Interrupted, resume, train
-from tests.contracts.tables import ESTIMATORS, RULES
+from tests.contracts.tables import DIRECTIONS_PER, ESTIMATORS, RULES
 
 KILLS = 20
 STEPS = 240
@@ -23,12 +23,15 @@ def start(config, out):
     resume(out) if RunFolder(out).config.is_file() else train(config, out)
 
 
-def test_a_run_killed_twenty_times_ends_on_the_same_bits(tiny_folder, data_folder, tmp_path):
+@pytest.mark.parametrize("per", ["step", "example"])
+def test_a_run_killed_twenty_times_ends_on_the_same_bits(tiny_folder, data_folder, tmp_path, per):
     config = RunConfig(
         model=str(tiny_folder),
         data=str(data_folder),
         steps=STEPS,
         batch=4,
+        directions_per=per,
+        noise="normal" if per == "step" else "rank1",
         eval_every=7,
         rule=Sgd(lr=1e-2),
         estimator=TwoSided(eps=1e-2),
@@ -67,6 +70,16 @@ def test_a_run_killed_twenty_times_ends_on_the_same_bits(tiny_folder, data_folde
 def test_every_method_goes_on_from_any_step(tiny_folder, data_folder, tmp_path, estimator, rule):
     """From a snapshot and the records after it, and from the records alone."""
     chosen = {"estimator": ESTIMATORS[estimator].estimator, "rule": dataclasses.replace(RULES[rule], lr=1e-2)}
+    check_going_on(tiny_folder, data_folder, tmp_path, chosen)
+
+
+@pytest.mark.parametrize("per", DIRECTIONS_PER)
+def test_so_does_one_with_directions_of_its_examples_own(tiny_folder, data_folder, tmp_path, per):
+    chosen = {"directions_per": per, "noise": DIRECTIONS_PER[per], "rule": Sgd(lr=1e-2, clip=2.0)}
+    check_going_on(tiny_folder, data_folder, tmp_path, {**chosen, "estimator": OneSided(eps=1e-2, directions=2)})
+
+
+def check_going_on(tiny_folder, data_folder, tmp_path, chosen):
     config = RunConfig(
         model=str(tiny_folder), data=str(data_folder), test_limit=8, steps=7, batch=4, eval_every=3, **chosen
     )

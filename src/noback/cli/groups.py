@@ -11,7 +11,7 @@ _GROUPS = {
         "data_changed_ok", "input", "file",
     ),
     "model": ("model", "at", "adapter", "dtype", "quantise", "device", "engine", "trust", "shape", "merge"),
-    "method": ("objective", "objectives", "estimator", "rule", "noise", "adapt_ties", "probes"),
+    "method": ("objective", "objectives", "estimator", "rule", "noise", "directions_per", "adapt_ties", "probes"),
     "run": (),  # what stands nowhere else
     "output": ("out", "markdown", "toml", "log_to", "health_every", "json"),
 }  # fmt: skip

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from noback.distributed import World, groups_of, share_of
+from noback.engines.by_group import group_by_group
 from noback.engines.engine import Engine
 from noback.engines.generation import Writing
 from noback.engines.reuse.planning import Tally
@@ -63,6 +64,12 @@ class DataParallel:
         for (some, examples), part in zip(shares, world.gathered(filled), strict=True):
             found[some, examples] = part[: some.stop - some.start, : examples.stop - examples.start]
         return list(found)
+
+    def score_groups(
+        self, batch: Batch, groups: Sequence[slice], points: Sequence[Sequence[Move]]
+    ) -> list[list[Tensor]]:
+        """The label logits of each group of examples at its own points: one group after the other."""
+        return group_by_group(self, batch, groups, points)
 
     def write(
         self, prompts: Sequence[Sequence[int]], points: Sequence[Move], writing: Writing

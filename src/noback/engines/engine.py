@@ -44,6 +44,12 @@ class Engine(Protocol):
         """The label logits of the batch at each point: float32 [examples, labels] each."""
         ...
 
+    def score_groups(
+        self, batch: Batch, groups: Sequence[slice], points: Sequence[Sequence[Move]]
+    ) -> list[list[Tensor]]:
+        """The label logits of each group of the batch's examples at that group's own points."""
+        ...
+
     def write(
         self, prompts: Sequence[Sequence[int]], points: Sequence[Move], writing: Writing
     ) -> list[list[list[int]]]:

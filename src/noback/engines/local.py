@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from noback.engines.by_group import group_by_group
 from noback.engines.forward import probed_model
 from noback.engines.generation import Writing
 from noback.engines.options import SHARED
@@ -104,6 +105,12 @@ class Local:
                     return logits
             except torch.OutOfMemoryError as error:
                 self._take_less(probes, examples, error)
+
+    def score_groups(
+        self, batch: Batch, groups: Sequence[slice], points: Sequence[Sequence[Move]]
+    ) -> list[list[Tensor]]:
+        """The label logits of each group of examples at its own points: one group after the other."""
+        return group_by_group(self, batch, groups, points)
 
     @torch.inference_mode()
     def write(

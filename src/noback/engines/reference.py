@@ -11,6 +11,7 @@ from torch import Tensor
 
 from noback.directions import Place, philox, tensor_id
 from noback.directions.cpu_backend import tensor_array
+from noback.engines.by_group import group_by_group
 from noback.engines.generation import Writing
 from noback.tasks import Batch, Candidates
 from noback.values import Move
@@ -32,6 +33,12 @@ class Reference:
     def score(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
         """The label logits of the batch at each point: float32 [examples, labels] each."""
         return [self._logits(batch, point) for point in points]
+
+    def score_groups(
+        self, batch: Batch, groups: Sequence[slice], points: Sequence[Sequence[Move]]
+    ) -> list[list[Tensor]]:
+        """The label logits of each group of examples at its own points: one group after the other."""
+        return group_by_group(self, batch, groups, points)
 
     @torch.inference_mode()
     def write(

@@ -2,6 +2,7 @@
 
 from noback.estimators.base import Estimator, Found, estimate, estimate_of, run_search
 from noback.estimators.curvature import CurvatureWeighted as CurvatureWeighted
+from noback.estimators.grouped import Asked, estimate_groups
 from noback.estimators.one_sided import OneSided as OneSided
 from noback.estimators.ties import AdaptTies
 from noback.estimators.two_sided import TwoSided as TwoSided
@@ -12,4 +13,14 @@ AnyEstimator = (
     | CurvatureWeighted
 )  # fmt: skip
 
-__all__ = ["AdaptTies", "AnyEstimator", "Estimator", "Found", "estimate", "estimate_of", "run_search"]
+__all__ = [
+    "AdaptTies",
+    "AnyEstimator",
+    "Asked",
+    "Estimator",
+    "Found",
+    "estimate",
+    "estimate_groups",
+    "estimate_of",
+    "run_search",
+]
