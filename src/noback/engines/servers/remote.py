@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from noback.directions import drawn
+from noback.engines.by_group import group_by_group
 from noback.engines.generation import Writing
 from noback.engines.reuse.planning import Tally
 from noback.engines.servers.checking import Needs, examined
@@ -108,6 +109,12 @@ class Remote:
             for one, some, (_, order) in zip(batches, replies, parts, strict=True)
         ]
         return [torch.cat(list(of_point)) for of_point in zip(*cut, strict=True)]
+
+    def score_groups(
+        self, batch: Batch, groups: Sequence[slice], points: Sequence[Sequence[Move]]
+    ) -> list[list[Tensor]]:
+        """The label logits of each group of examples at its own points: one group after the other."""
+        return group_by_group(self, batch, groups, points)
 
     def write(
         self, prompts: Sequence[Sequence[int]], points: Sequence[Move], writing: Writing
