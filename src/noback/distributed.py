@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -18,27 +18,88 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from noback.errors import InputError, NobackError, shown
+from noback.options import whole
 
 DIVIDED = ("examples", "points", "both")
 TIMEOUT = 600.0  # seconds that a rank is waited for; the first step compiles the noise
 _COMES = "comes"  # where in the store a rank says how many exchanges it has come to
+_LOST = "lost"  # where a rank says that it has lost others of its group, so that it is not one of those itself
+_REPORTS = datetime.timedelta(seconds=2)  # for which a rank that is still there may take to say so
 
 
 class LostRank(NobackError):
     """Another process of the run has gone, or hangs."""
 
 
-class World:
-    """The ranks of a run; this process is one of them."""
+class Group:
+    """Neighbouring ranks that hold one model together; this process is one of them."""
 
-    def __init__(self, rank: int = 0, size: int = 1, divide: str = "examples", store: Any = None) -> None:
-        self.rank, self.size, self.divide, self._store = rank, size, divide, store
+    def __init__(self, first: int, size: int, rank: int, store: Any = None, handle: Any = None) -> None:
+        """`first`: the group's first rank in the world; `rank`: this one's within the group."""
+        self.first, self.size, self.rank, self._store, self._handle = first, size, rank, store, handle
+        self.sent = 0
+
+    def gathered(self, part: Tensor) -> list[Tensor]:
+        """What every rank of the group has, in their order; the parts have one shape."""
+        parts = [torch.empty_like(part, memory_format=torch.contiguous_format) for _ in range(self.size)]
+        try:
+            dist.all_gather(parts, part.contiguous(), group=self._handle)
+        except RuntimeError as error:
+            raise _lost(self._absent(), "its group") from error
+        self.sent += part.numel() * part.element_size()
+        return parts
+
+    def summed(self, part: Tensor) -> Tensor:
+        """The sum of what every rank of the group has: added in their order, so it is the same on all to the bit."""
+        first, *others = self.gathered(part)
+        total = first.float()
+        for other in others:
+            total = total + other  # a bfloat16 is rounded once, when all are added
+        return total.to(part.dtype)
+
+    def _absent(self) -> list[int]:
+        """Which ranks of the group do not say that they are still there."""
+        self._store.set(f"{_LOST}{self.first + self.rank}", "")
+        absent = []
+        for rank in range(self.first, self.first + self.size):
+            try:
+                self._store.wait([f"{_LOST}{rank}"], _REPORTS)
+            except RuntimeError:
+                absent.append(rank)
+        return absent if len(absent) < self.size else []
+
+
+class World:
+    """The ranks of a run; this process is one of them.
+
+    `group`: the ranks that hold one model together with this one; none: each rank has a whole model.
+    """
+
+    def __init__(
+        self, rank: int = 0, size: int = 1, divide: str = "examples", store: Any = None, group: Group | None = None
+    ) -> None:
+        self.rank, self.size, self.divide, self._store, self.group = rank, size, divide, store, group
         self.sent, self._exchanges = 0, 0
 
     @property
     def is_first(self) -> bool:
         """Whether this rank writes the run's folder and speaks to people."""
         return self.rank == 0
+
+    @property
+    def together(self) -> int:
+        """How many ranks hold one model."""
+        return 1 if self.group is None else self.group.size
+
+    @property
+    def models(self) -> int:
+        """How many models there are, each on its own rank or group of ranks, which share a step's work."""
+        return self.size // self.together
+
+    @property
+    def model(self) -> int:
+        """Which of the models this rank holds, or holds a part of."""
+        return self.rank // self.together
 
     def gathered(self, part: Tensor) -> list[Tensor]:
         """What every rank has, in the order of the ranks; the parts have one shape."""
@@ -71,15 +132,20 @@ class World:
         self.sent += 1
         return bool(said)
 
-    def agree(self, what: str, mine: str) -> None:
-        """Refuse to go on where a rank has something else than rank 0."""
-        first, *others = self.gathered_bytes(mine.encode())
-        for rank, other in enumerate(others, 1):
-            if other != first:
-                raise InputError(
-                    f"rank {rank} has another {what} than rank 0; give every rank the same, "
-                    "then go on from the run's folder"
-                )
+    def same(self, mine: str) -> bool:
+        """Whether every rank has the same."""
+        return len(set(self.gathered_bytes(mine.encode()))) == 1
+
+    def agree(self, what: str, mine: str, part: str = "") -> None:
+        """Refuse to go on where a rank has something else than rank 0; `part`: than the first that holds the same."""
+        found = [told.decode().split("\n") for told in self.gathered_bytes(f"{mine}\n{part}".encode())]
+        for rank, other in enumerate(found):
+            for like, index in ((0, 0), (rank % self.together, -1)):
+                if other[index] != found[like][index]:
+                    raise InputError(
+                        f"rank {rank} has another {what} than rank {like}; give every rank the same, "
+                        "then go on from the run's folder"
+                    )
 
     @contextmanager
     def _exchanging(self) -> Iterator[None]:
@@ -89,20 +155,26 @@ class World:
         try:
             yield
         except RuntimeError as error:
-            raise LostRank(
-                f"{self._behind()} of {self.size} went away or did not answer within {TIMEOUT:g} s; "
-                "nothing is lost: resume the run with as many ranks as there are"
-            ) from error
+            raise _lost(self._behind(), str(self.size)) from error
 
-    def _behind(self) -> str:
+    def _behind(self) -> list[int]:
         """Who has not come to the exchange at hand, as far as can be told."""
         late = []
         for rank in range(self.size):
             with suppress(RuntimeError, ValueError):
                 if int(self._store.get(f"{_COMES}{rank}")) >= self._exchanges:
                     continue
-            late.append(str(rank))
-        return f"rank {', '.join(late)}" if late and len(late) < self.size else "a rank"
+            late.append(rank)
+        return late if len(late) < self.size else []
+
+
+def _lost(ranks: Sequence[int], of: str) -> LostRank:
+    """`ranks`: those that are no longer there, as far as can be told."""
+    who = f"rank {', '.join(map(str, ranks))}" if ranks else "a rank"
+    return LostRank(
+        f"{who} of {of} went away or did not answer within {TIMEOUT:g} s; "
+        "nothing is lost: resume the run with as many ranks as there are"
+    )
 
 
 def share_of(count: int, rank: int, ranks: int) -> slice:
@@ -111,8 +183,12 @@ def share_of(count: int, rank: int, ranks: int) -> slice:
 
 
 @contextmanager
-def joined(divide: str = "examples") -> Iterator[World]:
-    """The world that the environment describes, as torchrun does; a process by itself where it describes none."""
+def joined(divide: str = "examples", tensor_parallel: int = 1) -> Iterator[World]:
+    """The world that the environment describes, as torchrun does; a process by itself where it describes none.
+
+    `tensor_parallel`: how many ranks hold one model together.
+    """
+    _check_groups(_ranks(), tensor_parallel)
     if _ranks() == 1:
         yield World()
         return
@@ -120,9 +196,37 @@ def joined(divide: str = "examples") -> Iterator[World]:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     rank, size, store = _met()
     try:
-        yield World(rank, size, divide, store)
+        yield World(rank, size, divide, store, _group(rank, size, tensor_parallel, store))
     finally:
         dist.destroy_process_group()
+
+
+def _check_groups(ranks: int, together: int) -> None:
+    """Refuse groups that the ranks cannot form."""
+    whole("tensor_parallel", together)
+    if ranks == 1 and together > 1:
+        raise InputError(
+            f"tensor_parallel is {together} and there is one process; expected at least {together}: start them with "
+            f"--workers {together} or torchrun"
+        )
+    if ranks % together:
+        raise InputError(
+            f"tensor_parallel is {together} and there are {ranks} ranks; expected a number of ranks that "
+            f"{together} divides"
+        )
+
+
+def _group(rank: int, size: int, together: int, store: Any) -> Group | None:
+    """The group of a rank; every rank takes part in making every group."""
+    if together == 1:
+        return None
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    waiting, found = datetime.timedelta(seconds=TIMEOUT), None
+    for first in range(0, size, together):
+        handle = dist.new_group(list(range(first, first + together)), waiting, backend)
+        if first <= rank < first + together:
+            found = Group(first, together, rank - first, store, handle)
+    return found
 
 
 def _met() -> tuple[int, int, Any]:

@@ -35,6 +35,7 @@ def train(  # noqa: PLR0913 (options by name)
     stop: Callable[[], bool] | None = None,
     health_every: int | None = None,
     divide: str = "examples",
+    tensor_parallel: int = 1,
     **options: Unpack[TrainOptions],
 ) -> Result:
     """Train from the start in a new run folder, `out` or the next free `runs/TASK-NUMBER`.
@@ -55,6 +56,7 @@ def train(  # noqa: PLR0913 (options by name)
 
     `health_every`: so often, two more forwards see the curvature and whether the step lowered the loss.
     `divide`: what the ranks of a run under torchrun share: examples, points or both. Rank 0's folder is the run's.
+    `tensor_parallel`: how many of the ranks hold one model together, each a part of it.
     """
     loaded, named = _model(model, tokenizer, options)
     if data is not None and is_named(data):
@@ -68,6 +70,7 @@ def train(  # noqa: PLR0913 (options by name)
             stop=lambda: calling.stopped or (stop is not None and stop()),
             health_every=health_every,
             divide=divide,
+            tensor_parallel=tensor_parallel,
             result_of_stopped=True,
             loaded=loaded,
         )
@@ -85,12 +88,14 @@ def resume(  # noqa: PLR0913 (options by name)
     stop: Callable[[], bool] | None = None,
     health_every: int | None = None,
     divide: str = "examples",
+    tensor_parallel: int = 1,
 ) -> Result:
     """Go on with a run from where its folder says it is; `model`, `device`: where they are, if not where they were.
 
     `steps`: make the run longer, to so many steps in all; it ends as one of so many from the start.
     `trust`: whether a function that the folder names may be imported and called. `callback` and `stop` are as in
-    `noback.train`, and so is `divide`; there need not be as many ranks as there were.
+    `noback.train`, and so are `divide` and `tensor_parallel`; there need not be as many ranks as there were, nor need
+    they hold the same parts.
     """
     calling = Calling(callback or _ignore)
     return training.resume(
@@ -103,6 +108,7 @@ def resume(  # noqa: PLR0913 (options by name)
         stop=lambda: calling.stopped or (stop is not None and stop()),
         health_every=health_every,
         divide=divide,
+        tensor_parallel=tensor_parallel,
         result_of_stopped=True,
     )
 

@@ -12,12 +12,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from noback.distributed import World
+import torch
+
+from noback.distributed import Group, World
 from noback.files import is_regular, read_regular, write_new
 from noback.folder import RunFolder
 from noback.journal import Contents
 from noback.json_text import json_text
 from noback.run import Run, versions
+from noback.tensor_bytes import digest
+
+_WHO = {False: "ranks", True: "groups of ranks"}
 
 
 @contextmanager
@@ -50,7 +55,11 @@ def agree_to_begin(run: Run) -> None:
     world.agree("configuration", config.digest())
     world.agree("base model", json_text({"base": run.base, "start": run.start, **run.identity}))
     world.agree("task or other data", json_text({"data": run.task.digest(), "task": run.task.spec.table()}))
-    run.watcher.note(f"{world.size} ranks share each step by {world.divide}")
+    if world.group is not None:  # sums of another order would differ in their last bits, and with them what is fast
+        world.agree("device, or number of threads,", f"{run.device.type} {torch.get_num_threads()}")
+        run.watcher.note(_told(run, world.group))
+    if world.models > 1:
+        run.watcher.note(f"{world.models} {_WHO[world.together > 1]} share each step by {world.divide}")
 
 
 def agree_on_records(run: Run, contents: Contents) -> None:
@@ -61,9 +70,21 @@ def agree_on_records(run: Run, contents: Contents) -> None:
 
 
 def agree_on_weights(run: Run, step: int) -> None:
-    """Refuse to go on where a rank's weights are not those of rank 0."""
+    """Refuse to go on where a rank's weights are not those of rank 0, or of the one that holds the same parts.
+
+    A part that one rank alone holds has none to be compared with.
+    """
     if run.world.size > 1:
-        run.world.agree(f"set of weights after step {step}", run.weights.digest())
+        tensors, cut = run.weights.tensors, run.weights.division.cuts
+        whole = {name: tensor for name, tensor in tensors.items() if name not in cut}
+        parts = {name: tensor for name, tensor in tensors.items() if name in cut}
+        run.world.agree(f"set of weights after step {step}", digest(whole), digest(parts))
+
+
+def _told(run: Run, group: Group) -> str:
+    """How much of a model this rank holds."""
+    held = sum(tensor.nbytes for tensor in {id(one): one for one in run.model.parameters()}.values())
+    return f"{group.size} ranks hold the model together, each {held / 1e6:,.1f} MB of it"
 
 
 def _files(folder: RunFolder) -> tuple[Path, ...]:

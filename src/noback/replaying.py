@@ -138,8 +138,10 @@ def go_to(run: Run, step: int, contents: Contents, *, snapshots: bool = True, at
     """
     found = None
     if snapshots:
-        like, say = run.weights.tensors, run.watcher.note
-        found = newest_snapshot(run.folder.snapshots, step, contents.digests, like, say)
+        like, say, division = run.weights.tensors, run.watcher.note, run.weights.division
+        found = newest_snapshot(run.folder.snapshots, step, contents.digests, like, say, division)
+        if run.weights.is_divided and not run.world.same(str(found and found[0])):
+            found = None  # a rank that does not see the snapshot: all replay the journal
     start: Mapping[str, Tensor] | None
     done, start = found or (0, None)
     if at is not None and done <= at <= step:

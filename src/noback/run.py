@@ -19,6 +19,7 @@ from noback.config import RunConfig, config_of, read_config
 from noback.distributed import World, check_divide
 from noback.engines import (
     IN_MEMORY,
+    Cuts,
     DataParallel,
     Engine,
     Models,
@@ -26,8 +27,11 @@ from noback.engines import (
     WrongKind,
     check_loaded,
     chosen_device,
+    divide_adapters,
+    division_of,
     identity_of,
     open_classifier,
+    open_divided,
     open_model,
     open_stored,
 )
@@ -72,15 +76,16 @@ class Run:
         self.device = chosen_device(config.device or (None if config.engine.needs_base else "cpu"))
         config.engine.check(adapter=config.adapter, causal=self.spec.is_causal, dtype=config.dtype)
         self._in_memory = loaded is not None
+        if self.world.group is not None:
+            _check_divides(config, in_memory=self._in_memory)
         if loaded is not None:
             check_loaded(loaded, causal=self.spec.is_causal, head=config.adapter.head_seed is not None)
-        opened, base = (loaded, None) if loaded is not None else self._open()
-        self.model, self.tokenizer, fresh, _ = opened
-        self.base = base or digest(base_tensors(self.model))
+        opened, self.base, cuts = self._open() if loaded is None else _whole(loaded)
+        self.model, self.tokenizer = opened.model, opened.tokenizer
         self.identity = identity_of(opened, chat=self.spec.chat, written=self.spec.answer == "text")
         for_head = config.adapter.head_seed is not None
         self.task = Task(self.spec, self.tokenizer, model_limit(self.model), for_head=for_head)
-        self.weights = Weights(config.adapter.attach(self.model, fresh, config.seed), config.known_noise)
+        self.weights = self._attached(opened, cuts)
         self.begin(None if config.adapter.portable else rounded_start(self.weights.tensors))
         self.engine: Engine = config.engine.open(
             self.model,
@@ -91,9 +96,11 @@ class Run:
             meanwhile=self._make_next_batch,
             adapter=config.adapter,
             mark=_mark(folder),
+            divided=self.world.group is not None,
         )
         if self.world.size > 1:
-            check_divide(self.world.divide, self.world.size, config.estimator.forwards)
+            if self.world.models > 1:
+                check_divide(self.world.divide, self.world.models, config.estimator.forwards)
             self.engine = DataParallel(self.engine, self.world, len(self.spec.labels))
         self._asked: int | None = None  # the last step whose batch was asked for
         self._next: tuple[int, Batch] | None = None  # a batch that was made ahead, and its step
@@ -153,7 +160,7 @@ class Run:
             self.weights.load(start)
         self.start = self.weights.digest()
         whole = sum(tensor.numel() for tensor in self.model.parameters())
-        small = 4 * self.weights.size < whole or not self.config.adapter.portable
+        small = 4 * self.weights.held < whole or not self.config.adapter.portable
         place = None if small else torch.device("cpu")  # no file need have those of a model in memory
         tensors = self.weights.tensors if small or self._in_memory else {}
         self._start = {name: tensor.to(place, copy=True) for name, tensor in tensors.items()} or None
@@ -162,15 +169,30 @@ class Run:
         """What the weights began with."""
         if self._start is not None:
             return self._start
-        (model, _, fresh, _), _ = self._open()
-        return self.config.adapter.attach(model, fresh, self.config.seed)
+        opened, _, cuts = self._open()
+        return self._attached(opened, cuts).tensors
 
-    def _open(self) -> tuple[Opened, str | None]:
-        """The base model, or its form alone and the digest that its files give, where no forward is run here."""
-        if self.config.engine.needs_base:
-            return self._open_base(), None
-        opened, stored = open_stored(self.config.model, self.config.dtype, causal=self.spec.is_causal)
-        return opened, stored.digest(stored.shapes)
+    def _attached(self, opened: Opened, cuts: Cuts) -> Weights:
+        """What is tuned of a model, once the adapter is there."""
+        config, group = self.config, self.world.group
+        tuned = config.adapter.attach(opened.model, opened.fresh, config.seed)
+        if group is None:
+            return Weights(tuned, config.known_noise)
+        tuned, cuts = divide_adapters(opened.model, tuned, cuts, group)
+        return Weights(tuned, config.known_noise, division_of(cuts, group))
+
+    def _open(self) -> tuple[Opened, str, Cuts]:
+        """The base model, its digest, and how its tensors are cut where ranks hold it together.
+
+        Where no forward is run here it is the model's form alone.
+        """
+        config, group, causal = self.config, self.world.group, self.spec.is_causal
+        if group is not None:
+            return open_divided(config.model, config.dtype, self.device, causal=causal, group=group)
+        if config.engine.needs_base:
+            return _whole(self._open_base())
+        opened, stored = open_stored(config.model, config.dtype, causal=causal)
+        return opened, stored.digest(stored.shapes), {}
 
     def _open_base(self) -> Opened:
         """The base model as its folder or the hub gives it, with a fresh head where the adapter asks for one."""
@@ -211,6 +233,27 @@ def _mark(folder: RunFolder | None) -> str:
     """What tells a run's adapters on a server from others': the same in each process that goes on with it."""
     place = secrets.token_hex(4) if folder is None else str(folder.path.resolve())
     return hashlib.blake2b(place.encode(), digest_size=4).hexdigest()
+
+
+def _whole(opened: Opened) -> tuple[Opened, str, Cuts]:
+    """A model of which all is here."""
+    return opened, digest(base_tensors(opened.model)), {}
+
+
+def _check_divides(config: RunConfig, *, in_memory: bool) -> None:
+    """Refuse what needs a whole model where ranks hold one together."""
+    needs = {
+        "a model in memory": in_memory,
+        f"engine {config.engine.kind!r}": not config.engine.needs_base,
+        "--quantise": config.quantise is not None,
+        f"adapter {config.adapter.kind!r}": not config.adapter.divides,
+    }
+    for what, is_there in needs.items():
+        if is_there:
+            raise InputError(
+                f"ranks hold a model together as its files have it, with adapter full or lora; {what} needs the whole "
+                "of it: leave out --tensor-parallel"
+            )
 
 
 def _other_template(config: RunConfig) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import zlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,8 @@ from torch import Tensor
 
 from noback.directions.cpu_backend import tensor_array
 from noback.errors import DamagedError
+
+_CODES = {torch.float32: "F32", torch.bfloat16: "BF16"}
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
@@ -24,6 +28,32 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         total.update(tensor_array(tensor.view(-1)).data)
     return total.hexdigest()
+
+
+def write_tensors(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    shapes: Mapping[str, tuple[int, ...]],
+    dtype: torch.dtype,
+    marks: Mapping[str, str],
+) -> None:
+    """A safetensors file of tensors of one type, asked for one by one in the order of their names."""
+    with open(path, "xb") as file:
+        file.write(safetensors_header(shapes, dtype, marks))
+        for name in sorted(shapes):
+            file.write(tensor_array(tensors[name].detach().contiguous().cpu().view(-1)).data)
+
+
+def safetensors_header(shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, marks: Mapping[str, str]) -> bytes:
+    """The first bytes of a file: its table in the order of names, padded to eight bytes, after the table's length."""
+    table: dict[str, Any] = {"__metadata__": dict(marks)}
+    end = 0
+    for name in sorted(shapes):
+        begin, end = end, end + torch.Size(shapes[name]).numel() * dtype.itemsize
+        table[name] = {"dtype": _CODES[dtype], "shape": list(shapes[name]), "data_offsets": [begin, end]}
+    text = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
 
 
 def rounded_start(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -33,7 +33,7 @@ from noback.result import Result, finished
 from noback.run import Run, drawn_data, recorded_config
 from noback.run_data import keep_trained_rows
 from noback.selecting import Candidate, is_better, told
-from noback.snapshot import prune_snapshots, save_snapshot
+from noback.snapshot import prune_snapshots, save_snapshot, show_snapshot
 from noback.stepping import Steps, is_due
 from noback.values import Score
 from noback.verdict import per_example_of
@@ -60,6 +60,7 @@ def train(  # noqa: PLR0913 (all but the first two go by name)
     stop: Callable[[], bool] = lambda: False,
     health_every: int | None = None,
     divide: str = "examples",
+    tensor_parallel: int = 1,
     models: Models | None = None,
     result_of_stopped: bool = False,
     loaded: Opened | None = None,
@@ -72,6 +73,7 @@ def train(  # noqa: PLR0913 (all but the first two go by name)
 
     `health_every`: so often, two more forwards see the curvature and whether the step lowered the loss.
     `divide`: what the ranks of a run under torchrun share: examples, points or both. Rank 0's folder is the run's.
+    `tensor_parallel`: how many ranks hold one model together, each a part of it.
     `models`: where base models are kept for several runs; none: the model's files are opened.
     """
     config = with_whole_paths(config)
@@ -80,7 +82,7 @@ def train(  # noqa: PLR0913 (all but the first two go by name)
     config.objective.check()
     drawn = drawn_data(config)  # before the model is opened: what is wrong with the data shows at once
     forget_peak()
-    with joined(divide) as world, own_folder(folder, world) as own:
+    with joined(divide, tensor_parallel) as world, own_folder(folder, world) as own:
         own.check_new()  # before the model is opened
         run = Run(config, own, watcher, world=world, models=models, loaded=loaded)
         run.task.use(drawn)
@@ -102,16 +104,17 @@ def resume(  # noqa: PLR0913 (all but the first go by name)
     stop: Callable[[], bool] = lambda: False,
     health_every: int | None = None,
     divide: str = "examples",
+    tensor_parallel: int = 1,
     models: Models | None = None,
     result_of_stopped: bool = False,
 ) -> Result:
     """Go on with a run from where its folder says it is; `model`, `device`: where they are, if not where they were.
 
     `steps`: make the run longer, to so many steps in all; it ends as one of so many from the start.
-    `trust`: whether a function that the folder names may be imported and called. `divide`: as for `train`; there need
-    not be as many ranks as there were.
+    `trust`: whether a function that the folder names may be imported and called. `divide`, `tensor_parallel`: as for
+    `train`; there need not be as many ranks as there were, nor need they hold the same parts.
     """
-    with joined(divide) as world, own_folder(RunFolder(path), world) as folder:
+    with joined(divide, tensor_parallel) as world, own_folder(RunFolder(path), world) as folder:
         config = recorded_config(folder)
         refuse_code(config.objective, f"run {str(folder.path)!r}", trust=trust)
         with folder.locked(), _saying_how_to_go_on(folder):
@@ -146,10 +149,14 @@ class _Snapshots:
 
     def take(self, run: Run, step: int, contents: Contents) -> None:
         """Keep the newest weights and those nearest to the best; the base needs no snapshot."""
-        began = time.monotonic()
+        began, first = time.monotonic(), run.world.is_first
         ends = step == run.config.steps or contents.stopped_early
-        first = run.world.is_first  # other ranks' weights are the same
-        if not (step and first) or (not ends and began - self.last < _SNAPSHOT_EVERY * self.seconds):
+        wanted = bool(step) and (ends or began - self.last >= _SNAPSHOT_EVERY * self.seconds)
+        if run.weights.is_divided and run.world.answer_of_first(wanted) and not first:
+            if run.world.model == 0:
+                show_snapshot(run.weights)
+            return
+        if not (wanted and first):  # other ranks' weights are the same
             return
         best = contents.best()
         save_snapshot(run.folder.snapshots, step, run.weights, contents.digests)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from noback.directions import FAMILIES, Noise, Place, check_noise, tensor_id
 from noback.directions.backend import Backend, Part, backend_for
-from noback.directions.cut import Cut
+from noback.directions.cut import ALONE, Division, Wholes
 from noback.errors import DamagedError, InputError
 from noback.options import one_of
 from noback.tensor_bytes import digest
@@ -26,10 +26,10 @@ class Weights:
     """The tuned tensors of a model; only `advance`, `advance_along` and `load` write them."""
 
     def __init__(
-        self, tensors: Mapping[str, Tensor], noise: Noise | str = "normal", cuts: Mapping[str, Cut] | None = None
+        self, tensors: Mapping[str, Tensor], noise: Noise | str = "normal", division: Division = ALONE
     ) -> None:
-        """`cuts`: which parts of whole tensors some of them are; they move as those parts of the whole would."""
-        self._cuts, self._pieces = dict(cuts or {}), dict[str, tuple[str, ...]]()
+        """`division`: which parts of whole tensors some of them are; they move as those parts of the whole would."""
+        self.division, self._pieces = division, dict[str, tuple[str, ...]]()
         self.family = _noise_of(noise)
         if not tensors:
             raise InputError("the model has no tensor to tune")
@@ -57,13 +57,33 @@ class Weights:
         return {name: tensor.detach() for name, tensor in self._tensors.items()}
 
     @property
+    def wholes(self) -> Mapping[str, Tensor]:
+        """The tuned tensors, whole: where ranks hold parts, each is put together by all of them as it is asked for."""
+        return Wholes(self.tensors, self.division) if self.is_divided else self.tensors
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the whole tensors."""
+        return {name: self.division.shape(name, tensor) for name, tensor in self._tensors.items()}
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether other ranks hold other parts of some of the tensors."""
+        return bool(self.division.cuts)
+
+    @property
     def device(self) -> torch.device:
         """Where the tuned tensors are."""
         return next(iter(self._tensors.values())).device
 
     @property
     def size(self) -> int:
-        """How many weights are tuned."""
+        """How many weights are tuned, here and on other ranks."""
+        return sum(map(math.prod, self.shapes.values()))
+
+    @property
+    def held(self) -> int:
+        """How many of them are in this process."""
         return sum(tensor.numel() for tensor in self._tensors.values())
 
     def look(self) -> None:
@@ -80,8 +100,9 @@ class Weights:
 
     def _placed(self, name: str, tensor: Tensor) -> list[tuple[Tensor, Place]]:
         """A tensor and where it lies in the noise, or the pieces that it is of a whole one."""
-        if name in self._cuts:
-            return self._cuts[name].pieces(tensor, self._ids[name])
+        cut = self.division.own(name)
+        if cut is not None:
+            return cut.pieces(tensor, self._ids[name])
         return [(tensor, Place(self._ids[name], tensor.numel() // len(tensor)))]
 
     def place(self, points: Sequence[Move]) -> Backend:
@@ -121,24 +142,9 @@ class Weights:
         The tensors of each set in `together` go with one another if they can, in this object's order, whatever they
         take.
         """
-        backend, places = self._backend, {name: index for index, name in enumerate(self._tensors)}
-        sets = {name: tuple(sorted(names, key=places.__getitem__)) for names in together for name in names}
-        found: list[list[str]] = [[]]
-        held, dtype = 0, None  # of the last group
-        for some in dict.fromkeys(sets.get(name, (name,)) for name in names):  # a model may use a tensor more than once
-            tensors = [self._tensors[name] for name in some]
-            needed = points * sum(tensor.nbytes for tensor in tensors)
-            alone = any(name in backend.alone or len(self._pieces[name]) > 1 for name in some)
-            if alone or needed > _GROUPED // 2:
-                found += [[] if alone else list(some), []]
-                held = 0
-                continue
-            if found[-1] and (tensors[0].dtype != dtype or held + needed > _GROUPED):
-                found.append([])
-                held = 0
-            found[-1] += some
-            held, dtype = held + needed, tensors[0].dtype
-        groups = [tuple(group) for group in found if len(group) > 1]
+        backend = self._backend
+        alone = {name for name in self._tensors if name in backend.alone or len(self._pieces[name]) > 1}
+        groups = _groups(self._tensors, names, points, together, alone)
         for group in groups:
             backend.prepare(group)
         return {name: group for group in groups for name in group}
@@ -181,8 +187,7 @@ class Weights:
 
     def norm(self) -> float:
         """The length of all tuned tensors as one vector."""
-        lengths = [torch.linalg.vector_norm(part, dtype=torch.float32) for part in self.tensors.values()]
-        return math.sqrt(float((torch.stack(lengths).double() ** 2).sum()))
+        return math.sqrt(float(_squares(self.tensors, self.division).sum()))
 
     def first_unsound(self) -> str | None:
         """The first tensor that holds a value that is no finite number; None: all hold numbers only."""
@@ -199,11 +204,11 @@ class Weights:
             float((after[name] != before[name]).float().mean()) * tensor.numel()
             for name, tensor in self._tensors.items()
         )
-        return sum(changed) / self.size
+        return sum(changed) / self.held
 
     def digest(self) -> str:
-        """BLAKE2b over every tuned tensor's name, dtype, shape and bytes."""
-        return digest(self.tensors)
+        """BLAKE2b over every tuned tensor's name, dtype, shape and bytes; of the whole ones, whoever holds them."""
+        return digest(self.wholes)
 
     @property
     def _backend(self) -> Backend:
@@ -211,6 +216,44 @@ class Weights:
             self.look()
         assert self._chosen is not None
         return self._chosen
+
+
+def _squares(tensors: Mapping[str, Tensor], division: Division) -> Tensor:
+    """The square of each whole tensor's length."""
+    lengths = torch.stack([torch.linalg.vector_norm(tensor, dtype=torch.float32) for tensor in tensors.values()])
+    squares = lengths.double() ** 2
+    if not division.cuts:
+        return squares
+    cut = torch.tensor([name in division.cuts for name in tensors], device=squares.device)
+    return torch.where(cut, torch.stack(list(division.gathered(squares))).sum(dim=0), squares)
+
+
+def _groups(
+    tensors: Mapping[str, Tensor],
+    names: Sequence[str],
+    points: int,
+    together: Sequence[Sequence[str]],
+    alone: Collection[str],
+) -> list[tuple[str, ...]]:
+    """The names in their order, cut into groups that are perturbed at once; tensors that go `alone` are in none."""
+    places = {name: index for index, name in enumerate(tensors)}
+    sets = {name: tuple(sorted(names, key=places.__getitem__)) for names in together for name in names}
+    found: list[list[str]] = [[]]
+    held, dtype = 0, None  # of the last group
+    for some in dict.fromkeys(sets.get(name, (name,)) for name in names):  # a model may use a tensor more than once
+        of_some = [tensors[name] for name in some]
+        needed = points * sum(tensor.nbytes for tensor in of_some)
+        by_itself = any(name in alone for name in some)
+        if by_itself or needed > _GROUPED // 2:
+            found += [[] if by_itself else list(some), []]
+            held = 0
+            continue
+        if found[-1] and (of_some[0].dtype != dtype or held + needed > _GROUPED):
+            found.append([])
+            held = 0
+        found[-1] += some
+        held, dtype = held + needed, of_some[0].dtype
+    return [tuple(group) for group in found if len(group) > 1]
 
 
 def _kind(tensor: Tensor) -> str:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from noback.directions import cpu_backend, philox
-from noback.directions.cut import Cut, joined
+from noback.directions.cut import Cut, Division, joined
 from noback.values import Move, Term
 from noback.weights import Weights
 
@@ -49,7 +49,8 @@ def test_parts_move_and_are_perturbed_as_the_whole_is(kind, dtype, noise):
     assert all(2 * part["layer.weight"].numel() == start.numel() for part in held)
     assert torch.equal(joined(cuts, [part["layer.weight"] for part in held]), start)
     alone = Weights(whole, noise)
-    ranks = [Weights(part, noise, {"layer.weight": cut}) for part, cut in zip(held, cuts, strict=True)]
+    divided = {"layer.weight": cuts}
+    ranks = [Weights(part, noise, Division(divided, rank, lambda _: ())) for rank, part in enumerate(held)]
     expected = alone.perturbed("layer.weight", POINTS)
     found = [rank.perturbed("layer.weight", POINTS) for rank in ranks]
     for point in range(len(POINTS)):
@@ -63,5 +64,5 @@ def test_parts_move_and_are_perturbed_as_the_whole_is(kind, dtype, noise):
 def test_a_tensor_of_several_pieces_is_never_perturbed_together_with_others():
     cut = CUTS["fused vector"][0]
     tensors = {"fused": cut.part(torch.zeros(cut.shape)), "one": torch.zeros(8), "two": torch.zeros(8)}
-    groups = Weights(tensors, "normal", {"fused": cut}).groups(["one", "fused", "two"], 2)
+    groups = Weights(tensors, "normal", Division({"fused": [cut]}, 0, lambda _: ())).groups(["one", "fused", "two"], 2)
     assert "fused" not in {name for group in groups.values() for name in group}

@@ -22,6 +22,7 @@ class Adapter(Protocol):
     kind: ClassVar[str]  # its name in TOML and on the command line
     portable: ClassVar[bool] = True  # whether its start can be made again anywhere, bit for bit
     tunes_base: ClassVar[bool] = False  # whether the model's own weights move, which quantised ones cannot
+    divides: ClassVar[bool] = False  # whether what it tunes can be divided among ranks as the model is
     merges: ClassVar[bool] = False  # whether it has `merge`, which gives a model without the adapter
     servable: ClassVar[bool] = False  # whether it has `published`: an inference server can hold it beside its model
 

@@ -21,6 +21,7 @@ class Full(Adapter):
 
     kind: ClassVar[str] = "full"
     tunes_base: ClassVar[bool] = True
+    divides: ClassVar[bool] = True
 
     tune: str = option(
         "all", "which weights: all, biases, norms, head, last:N layers, or patterns of names such as *.attention.*"

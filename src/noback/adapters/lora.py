@@ -39,6 +39,7 @@ class Lora(Adapter):
     kind: ClassVar[str] = "lora"
     merges: ClassVar[bool] = True
     servable: ClassVar[bool] = True
+    divides: ClassVar[bool] = True
 
     rank: int = option(8, "rows of A and columns of B")
     alpha: float = option(16.0, "scale: B A is multiplied by alpha / rank")

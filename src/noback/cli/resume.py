@@ -9,7 +9,7 @@ from pathlib import Path
 from noback.cli import compare, sweep
 from noback.cli.commands import add_device, add_json, add_trust, add_watching, say, stopping, watching, whole_number
 from noback.cli.train import summary
-from noback.cli.workers import add_workers, working
+from noback.cli.workers import add_workers, shared_among, working
 from noback.errors import InputError
 from noback.values import MOST_STEPS
 
@@ -42,7 +42,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Resume and say how it went."""
-    health_every = whole_number("--health-every", arguments.health_every)
+    health_every, shared = whole_number("--health-every", arguments.health_every), shared_among(arguments)
     steps = whole_number("--steps", arguments.steps, MOST_STEPS)
     from noback import comparing, sweeping
     from noback.training import resume
@@ -67,6 +67,6 @@ def run(arguments: argparse.Namespace) -> None:
             trust=arguments.trust,
             stop=stop,
             health_every=health_every,
-            divide=arguments.divide,
+            **shared,
         )
     say(arguments, dataclasses.asdict(result), summary(result))

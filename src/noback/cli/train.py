@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from noback.cli.commands import add_json, add_watching, say, stopping, watching, whole_number
-from noback.cli.workers import add_workers, was_restarted, working
+from noback.cli.workers import add_workers, shared_among, was_restarted, working
 
 if TYPE_CHECKING:
     from noback.result import Result
@@ -47,11 +47,11 @@ def run(arguments: argparse.Namespace) -> None:
     from noback.cli.flags import config_from
 
     config = config_from(arguments)
-    health_every = whole_number("--health-every", arguments.health_every)
+    health_every, shared = whole_number("--health-every", arguments.health_every), shared_among(arguments)
     from noback.training import resume, train
 
     with working(arguments), watching(arguments) as watcher, stopping() as stop:
-        told = {"watcher": watcher, "stop": stop, "health_every": health_every, "divide": arguments.divide}
+        told = {"watcher": watcher, "stop": stop, "health_every": health_every, **shared}
         if was_restarted() and arguments.out and Path(arguments.out).exists():
             result = resume(arguments.out, trust=bool(config.objective.function), **told)
         else:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from noback.cli.commands import whole_number
 from noback.errors import NobackError
@@ -19,7 +20,7 @@ _PATIENCE = 20.0  # seconds for a worker to end by itself after rank 0 has
 
 
 def add_workers(parser: argparse.ArgumentParser) -> None:
-    """--workers and --divide."""
+    """--workers, --divide and --tensor-parallel."""
     parser.add_argument(
         "--workers", metavar="N",
         help="processes on this machine that share each step, all making the same moves (default 1). Over several "
@@ -29,6 +30,17 @@ def add_workers(parser: argparse.ArgumentParser) -> None:
         "--divide", choices=("examples", "points", "both"), default="examples",
         help="what workers share: the examples of a batch, its perturbed points, or both (default examples)",
     )  # fmt: skip
+    parser.add_argument(
+        "--tensor-parallel", metavar="N",
+        help="workers that hold one model together, each a part of it, where it is too large for one (default 1); "
+        "N divides the number of workers, and of the model's attention heads",
+    )  # fmt: skip
+
+
+def shared_among(arguments: argparse.Namespace) -> dict[str, Any]:
+    """How the work is shared, as `train` and `resume` take it."""
+    together = whole_number("--tensor-parallel", arguments.tensor_parallel, _MOST) or 1
+    return {"divide": arguments.divide, "tensor_parallel": together}
 
 
 def was_restarted() -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from noback.engines.data_parallel import DataParallel
+    from noback.engines.divided import Cuts, divide_adapters, division_of, open_divided
     from noback.engines.engine import Engine
     from noback.engines.generation import Writing, generate
     from noback.engines.identity import check_identity, identity_of
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 # Name -> its file. A file is opened when one of its names is used: MeZO needs few of them.
 _FILES = {
     "DataParallel": "data_parallel",
+    **dict.fromkeys(("Cuts", "divide_adapters", "division_of", "open_divided"), "divided"),
     "Engine": "engine",
     **dict.fromkeys(("Writing", "generate"), "generation"),
     **dict.fromkeys(("check_identity", "identity_of"), "identity"),
@@ -50,11 +52,12 @@ _FILES = {
 }
 
 __all__ = [
-    "AnyEngine", "DataParallel", "Engine", "IN_MEMORY", "Local", "LocalEngine", "Models", "Opened", "Perturbed",
-    "Reference", "SglangEngine", "Tally", "TensorNames", "Writing", "WrongKind", "by_example", "check_identity",
-    "check_loaded", "check_numbers", "chosen_device", "device_of", "dtype_of", "generate", "identity_of",
-    "is_causal", "keep_freed_memory", "loaded_model", "materialised", "name_of", "open_classifier", "open_model",
-    "open_stored", "open_tokenizer", "readout_for", "readout_of",
+    "AnyEngine", "Cuts", "DataParallel", "Engine", "IN_MEMORY", "Local", "LocalEngine", "Models", "Opened",
+    "Perturbed", "Reference", "SglangEngine", "Tally", "TensorNames", "Writing", "WrongKind", "by_example",
+    "check_identity", "check_loaded", "check_numbers", "chosen_device", "device_of", "divide_adapters",
+    "division_of", "dtype_of", "generate", "identity_of", "is_causal", "keep_freed_memory", "loaded_model",
+    "materialised", "name_of", "open_classifier", "open_divided", "open_model", "open_stored", "open_tokenizer",
+    "readout_for", "readout_of",
 ]  # fmt: skip
 
 

@@ -1,10 +1,13 @@
-"""An engine spread over ranks: each scores its share of (points x examples), and all know every score."""
+"""An engine spread over ranks: each scores its share of (points x examples), and all know every score.
+
+Where several ranks hold one model together they score the same share, and what the first of them has counts.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +21,8 @@ from noback.json_text import json_text
 from noback.tasks import Batch
 from noback.values import Move
 from noback.weights import Weights
+
+T = TypeVar("T")
 
 
 class DataParallel:
@@ -56,12 +61,12 @@ class DataParallel:
         shares = _shares(world, len(points), len(batch))
         labels = self._labels if batch.candidates is None else batch.candidates.width
         most = [max(part.stop - part.start for part in parts) for parts in zip(*shares, strict=True)]
-        filled, mine = torch.zeros(*most, labels), shares[world.rank]
+        filled, mine = torch.zeros(*most, labels), shares[world.model]
         scores = self._scored(batch, points, *mine)
         if scores is not None:
             filled[: scores.shape[0], : scores.shape[1]] = scores
         found = torch.empty(len(points), len(batch), labels)
-        for (some, examples), part in zip(shares, world.gathered(filled), strict=True):
+        for (some, examples), part in zip(shares, self._of_models(world.gathered(filled)), strict=True):
             found[some, examples] = part[: some.stop - some.start, : examples.stop - examples.start]
         return list(found)
 
@@ -76,10 +81,14 @@ class DataParallel:
     ) -> list[list[list[int]]]:
         """The tokens that the model writes after each prompt, at each point; the prompts are shared out."""
         world = self._world
-        part = share_of(len(prompts), world.rank, world.size)
+        part = share_of(len(prompts), world.model, world.models)
         mine = self._engine.write(prompts[part], points, writing) if prompts[part] else [[] for _ in points]
-        told = [json.loads(text) for text in world.gathered_bytes(json_text(mine).encode())]
+        told = [json.loads(text) for text in self._of_models(world.gathered_bytes(json_text(mine).encode()))]
         return [[tokens for of_rank in told for tokens in of_rank[point]] for point in range(len(points))]
+
+    def _of_models(self, of_ranks: Sequence[T]) -> Sequence[T]:
+        """Of what each rank has, that of the first rank of each model: its others have computed the same."""
+        return of_ranks[:: self._world.together]
 
     def _scored(self, batch: Batch, points: Sequence[Move], some: slice, examples: slice) -> Tensor | None:
         """The share of this rank [points, examples, labels]; None where there are fewer examples than ranks."""
@@ -89,9 +98,10 @@ class DataParallel:
 
 
 def _shares(world: World, points: int, examples: int) -> list[tuple[slice, slice]]:
-    """Which points and examples each rank scores."""
-    groups = groups_of(world.divide, world.size, points)
-    ranks = world.size // groups  # that share the examples of a group's points
+    """Which points and examples are scored by each model, which is one rank's or that of several."""
+    groups = groups_of(world.divide, world.models, points)
+    models = world.models // groups  # that share the examples of a group's points
     return [
-        (share_of(points, rank // ranks, groups), share_of(examples, rank % ranks, ranks)) for rank in range(world.size)
+        (share_of(points, model // models, groups), share_of(examples, model % models, models))
+        for model in range(world.models)
     ]

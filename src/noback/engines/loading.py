@@ -212,6 +212,20 @@ def _opened(
     return Opened(model.eval(), tokenizer, tuple(sorted(report["missing_keys"])), config)
 
 
+def make_buffers(model: Any, device: torch.device) -> None:
+    """Give a model without memory the buffers that its library computes; none of them is in a file."""
+    import transformers
+    from accelerate import init_empty_weights
+
+    tables = transformers.AutoModelForCausalLM, transformers.AutoModelForMaskedLM
+    architecture = next(table for table in tables if type(model) in table._model_mapping.values())
+    with init_empty_weights(include_buffers=False), quiet():
+        made = architecture.from_config(model.config, dtype=model.dtype, trust_remote_code=False)
+    for name, buffer in made.named_buffers():
+        parent, _, attribute = name.rpartition(".")
+        model.get_submodule(parent)._buffers[attribute] = buffer.to(device)
+
+
 def _open_tokenizer(name: str, path: str, options: dict[str, Any]) -> Any:
     """The tokenizer, once it has cut a text; its library's panics are no `Exception`s."""
     import transformers

@@ -43,18 +43,21 @@ class Local:
         share: str = "all",
         say: Callable[[str], None] = lambda _: None,
         meanwhile: Callable[[], None] = lambda: None,
+        divided: bool = False,
     ) -> None:
         """`word_ids` none: a head or a batch's candidates are read. `micro_batch` bounds the examples of a forward.
 
         `tf32` lets a GPU round the factors of float32 products; `hold` lets a point's tensors be formed once for a
         whole text; `share` names what a causal model computes once on a CPU (`options.SHARED`); `say` is told what
-        the engine had to change; `meanwhile` is called while a GPU works.
+        the engine had to change; `meanwhile` is called while a GPU works. `divided`: other ranks hold other parts of
+        the model and compute the same forwards: none is captured, and none is made smaller on one rank alone.
         """
         one_of("share", share, SHARED)
         self._model, self._weights, self._say, self._hold = model.eval(), weights, say, hold
         self._names = TensorNames(model.named_parameters(), weights)
         self._probes_per_pass, self._micro_batch = probes_per_pass, micro_batch
-        self.runner = runner_for(model, weights, tf32=tf32, meanwhile=meanwhile)
+        self._divided = divided
+        self.runner = runner_for(model, weights, tf32=tf32, meanwhile=meanwhile, captures=not divided)
         self._trust = Trust(say, self.runner.capturing)
         probed = probed_model(model, weights, word_ids, self._trust, self.runner.attention)
         planner = Planner(model, self._names, share if self.runner.shares else "none")
@@ -156,6 +159,11 @@ class Local:
     def _take_less(self, probes: int, examples: int, error: Exception) -> None:
         """Halve what goes through the model at once, remember it and say so; one example at one point must fit."""
         self.runner.forget()
+        if self._divided:
+            raise InputError(
+                f"the GPU's memory does not hold {examples} examples at {probes} points, and the ranks of one model "
+                "take the same at a time; give all of them --probes-per-pass or --micro-batch"
+            ) from error
         if probes > 1:
             self._probes_per_pass = probes = probes // 2
         elif examples > 1:
@@ -167,13 +175,15 @@ class Local:
         self._say(f"out of GPU memory; from now on {probes} points and {examples} examples at a time")
 
 
-def runner_for(model: Any, weights: Weights, *, tf32: bool, meanwhile: Callable[[], None]) -> Runner:
+def runner_for(
+    model: Any, weights: Weights, *, tf32: bool, meanwhile: Callable[[], None], captures: bool = True
+) -> Runner:
     """The runner of the device that the weights are on: the only question about it."""
     if weights.device.type == "cpu":
         return Runner()
     from noback.engines.cuda.runner import gpu_runner
 
-    return gpu_runner(model, weights, tf32=tf32, meanwhile=meanwhile)
+    return gpu_runner(model, weights, tf32=tf32, meanwhile=meanwhile, captures=captures)
 
 
 def _cut(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -57,6 +57,7 @@ class LocalEngine:
         hold: bool,
         say: Callable[[str], None],
         meanwhile: Callable[[], None],
+        divided: bool = False,
         **_told: Any,
     ) -> Engine:
         """The engine for a model and its tuned weights, as `Local` takes them."""
@@ -73,6 +74,7 @@ class LocalEngine:
             hold=hold,
             say=say,
             meanwhile=meanwhile,
+            divided=divided,
         )
 
 

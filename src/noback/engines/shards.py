@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from noback.directions.cpu_backend import tensor_array
 from noback.engines.stored import INDEX, Stored, all_names
 from noback.errors import InputError
 from noback.files import whole_file, write_whole
+from noback.tensor_bytes import safetensors_header
 
 LARGEST = 50 * 10**9  # bytes of a file, as the library has it
-_CODES = {torch.float32: "F32", torch.bfloat16: "BF16"}
 _FORM = "model{suffix}.safetensors"
 Plan = dict[str, list[tuple[str, str]]]  # file -> (name in the file, name of the parameter)
 
@@ -79,19 +78,8 @@ def write_tensors(
     """One file: `pieces` gives the rows of a parameter, some at a time."""
     ordered = sorted(inside)
     with whole_file(path) as file:
-        file.write(_header({name: stored.shapes[parameter] for name, parameter in ordered}, stored.dtype))
+        shapes = {name: stored.shapes[parameter] for name, parameter in ordered}
+        file.write(safetensors_header(shapes, stored.dtype, {"format": "pt"}))
         for _, parameter in ordered:
             for rows in pieces(parameter):
                 file.write(tensor_array(rows.view(-1)).data)
-
-
-def _header(shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype) -> bytes:
-    """The first bytes of a file: its table, padded to eight bytes, after the table's length."""
-    table: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, shape in shapes.items():
-        begin, end = end, end + torch.Size(shape).numel() * dtype.itemsize
-        table[name] = {"dtype": _CODES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
-    text = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from noback.adapters import floating
 from noback.directions.cpu_backend import tensor_array
+from noback.directions.cut import Cut
 from noback.embedded import MODELS
 from noback.engines.files import read_table
 from noback.engines.loading import Opened, open_model
@@ -63,14 +64,29 @@ class Stored:
         """The bytes of tensors in the type in which they are read."""
         return sum(torch.Size(self.shapes[name]).numel() for name in names) * self.dtype.itemsize
 
-    def pieces(self, name: str) -> Iterator[Piece]:
+    def pieces(self, name: str, begin: int = 0, end: int | None = None) -> Iterator[Piece]:
         """A tensor's rows, some at a time; they are read, not mapped, so that what was read leaves memory."""
         place = self.places[name]
         width = torch.Size(place.shape[1:]).numel()
         step = max(_PIECE // width, 1)
-        for first in range(0, place.shape[0], step):
-            shape = (min(step, place.shape[0] - first), *place.shape[1:])
+        last = place.shape[0] if end is None else end
+        for first in range(begin, last, step):
+            shape = (min(step, last - first), *place.shape[1:])
             yield Piece(_as(self.dtype, _read(place, first * width, shape)), first)
+
+    def part(self, name: str, cut: Cut | None = None) -> Tensor:
+        """What a cut holds of a tensor, or the whole of it; of rows, no others are read."""
+        shape = self.shapes[name]
+        cut = cut or Cut(shape, 0, ((0, shape[0]),))
+        held = torch.empty(cut.held, dtype=self.dtype, device="cpu")
+        for (begin, end), (view, _) in zip(cut.ranges, cut.pieces(held, 0), strict=True):
+            if cut.dimension == 0:
+                for rows, first in self.pieces(name, begin, end):
+                    view[first - begin : first - begin + len(rows)] = rows
+            else:
+                for rows, first in self.pieces(name):
+                    view[first : first + len(rows)] = rows.narrow(1, begin, end - begin)
+        return held
 
     def digest(self, names: Collection[str]) -> str:
         """What `tensor_bytes.digest` gives for the tensors of these names as a whole."""

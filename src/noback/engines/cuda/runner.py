@@ -25,8 +25,12 @@ from noback.weights import Weights
 _BUCKET = 8  # tokens are padded to a multiple of so many, so that few shapes are seen
 
 
-def gpu_runner(model: Any, weights: Weights, *, tf32: bool, meanwhile: Callable[[], None]) -> Runner:
+def gpu_runner(
+    model: Any, weights: Weights, *, tf32: bool, meanwhile: Callable[[], None], captures: bool = True
+) -> Runner:
     """The runner of the GPU that the weights are on; `meanwhile` is called while it works.
+
+    `captures`: whether forwards may be captured; what ranks exchange within one cannot.
 
     Captured forwards want few shapes, and prefix trees come in many: a GPU shares nothing yet.
     """
@@ -34,6 +38,8 @@ def gpu_runner(model: Any, weights: Weights, *, tf32: bool, meanwhile: Callable[
     limit, padding = model_limit(model), getattr(model.config, "pad_token_id", None) or 0
 
     def run(kind: Hashable, points: Sequence[Move], inputs: Inputs, forward: Forward) -> Tensor:
+        if not captures:
+            return forward(graphs.brought(inputs))
         sweeps = weights.place(points)
         graphs.made_for(sweeps)
         return graphs((sweeps.order(points), kind), inputs, forward)

@@ -16,6 +16,7 @@ from noback.engines.modules.linear import is_linear, linear
 from noback.engines.modules.lora import is_lora, lora
 from noback.engines.modules.norm import is_layer_norm, layer_norm
 from noback.engines.modules.other import other
+from noback.engines.modules.part import is_part, part
 from noback.engines.modules.probes import Handled
 from noback.engines.modules.vectors import has_vectors, vectors
 from noback.engines.perturbed import TensorNames
@@ -23,6 +24,7 @@ from noback.engines.perturbed import TensorNames
 HANDLERS: tuple[tuple[Callable[[nn.Module], bool], Forward], ...] = (
     (is_layer_norm, layer_norm),
     (is_linear, linear),
+    (is_part, part),
     (is_lora, lora),
     (is_conv1d, conv1d),
     (is_embedding, embedding),
@@ -40,15 +42,15 @@ def perturbed_modules(model: nn.Module, names: TensorNames) -> Iterator[nn.Modul
     """The topmost modules that own a tuned tensor themselves; a LoRA is one with its parts."""
     seen: set[nn.Module] = set()
 
-    def walk(part: nn.Module) -> Iterator[nn.Module]:
-        if part in seen:
+    def walk(module: nn.Module) -> Iterator[nn.Module]:
+        if module in seen:
             return
-        seen.add(part)
-        tuned = part.parameters() if is_lora(part) else part._parameters.values()
+        seen.add(module)
+        tuned = module.parameters() if is_lora(module) else module._parameters.values()
         if any(tensor is not None and tensor in names for tensor in tuned):
-            yield part
+            yield module
             return
-        for child in part.children():
+        for child in module.children():
             yield from walk(child)
 
     return walk(model)
