@@ -49,7 +49,7 @@ def named_flags(page: Path) -> set[str]:
     lines = page.read_text().splitlines()
     if page.name == "coming-from.md":
         lines = [line.split(" | ")[1] for line in lines if line.startswith("| `--")]
-    if page.name == "serve.md":  # of servers' flags besides
+    if page.name in ("serve.md", "servers.md"):  # of servers' flags besides
         lines = [line for line in lines if line.startswith("noback ")]
     text = re.sub(r"torchrun(\s+--[a-z-]+(\s+\w+)?)+", "torchrun", "\n".join(lines))  # its own flags
     return set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text))

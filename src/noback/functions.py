@@ -10,7 +10,7 @@ from noback import baselines, comparing, sweeping, training
 from noback.baselines import Baseline
 from noback.comparing import COMPARED
 from noback.config import RunConfig
-from noback.engines import Opened, device_of, dtype_of, loaded_model, name_of
+from noback.engines import AnyEngine, Opened, device_of, dtype_of, loaded_model, name_of
 from noback.errors import InputError
 from noback.events import Callback, Calling
 from noback.keeping import is_named, keeping_rows
@@ -84,14 +84,17 @@ def resume(  # noqa: PLR0913 (options by name)
     watcher: Watcher | None = None,
     model: str | os.PathLike[str] | None = None,
     device: str | None = None,
+    engine: AnyEngine | str | None = None,
+    url: str | None = None,
     trust: bool = False,
     stop: Callable[[], bool] | None = None,
     health_every: int | None = None,
     divide: str = "examples",
     tensor_parallel: int = 1,
 ) -> Result:
-    """Go on with a run from where its folder says it is; `model`, `device`: where they are, if not where they were.
+    """Go on with a run from where its folder says it is.
 
+    `model`, `device`, `engine`, `url`: where base, run and what scores are, if not where they were.
     `steps`: make the run longer, to so many steps in all; it ends as one of so many from the start.
     `trust`: whether a function that the folder names may be imported and called. `callback` and `stop` are as in
     `noback.train`, and so are `divide` and `tensor_parallel`; there need not be as many ranks as there were, nor need
@@ -104,6 +107,8 @@ def resume(  # noqa: PLR0913 (options by name)
         watcher=Several([watcher or Silent(), calling]),
         model=None if model is None else os.fspath(model),
         device=device,
+        engine=engine,
+        url=url,
         trust=trust,
         stop=lambda: calling.stopped or (stop is not None and stop()),
         health_every=health_every,

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from noback.config import RunConfig, config_of
-from noback.engines import check_identity
+from noback.config import RunConfig, config_of, table_of
+from noback.engines import AnyEngine, check_identity
 from noback.errors import DamagedError, InputError, shown
 from noback.files import is_regular
 from noback.folder import RunFolder
@@ -42,8 +42,18 @@ class Recorded(NamedTuple):
         return f"journal {str(self.folder.journal)!r}"
 
 
-def recorded(path: str | os.PathLike[str], *, model: str | None = None, device: str | None = None) -> Recorded:
-    """What a run's folder or its journal says; `model`, `device`: where its base and it are, if not where they were."""
+def recorded(
+    path: str | os.PathLike[str],
+    *,
+    model: str | None = None,
+    device: str | None = None,
+    engine: AnyEngine | str | None = None,
+    url: str | None = None,
+) -> Recorded:
+    """What a run's folder or its journal says.
+
+    `model`, `device`, `engine` and `url`: where its base, it, and what scores are, if not where they were.
+    """
     folder = RunFolder(path)
     alone = folder.path.exists() and not folder.path.is_dir()  # a journal by itself
     if alone:
@@ -60,8 +70,28 @@ def recorded(path: str | os.PathLike[str], *, model: str | None = None, device: 
     check_run(contents.header, f"journal {str(folder.journal)!r}")
     if alone:
         config = config_of(contents.header["config"])
-    placed = dataclasses.replace(config, model=model or config.model, device=device or config.device)
-    return Recorded(folder, placed, contents)
+    return Recorded(folder, placed(config, model=model, device=device, engine=engine, url=url), contents)
+
+
+def placed(
+    config: RunConfig,
+    *,
+    model: str | None = None,
+    device: str | None = None,
+    engine: AnyEngine | str | None = None,
+    url: str | None = None,
+) -> RunConfig:
+    """A configuration with where the base, the run and what scores are now; none: as it was."""
+    table = config.given()
+    if engine is not None:
+        table["engine"] = engine if isinstance(engine, str) else table_of(engine)
+    found = config_of(table).engine
+    return dataclasses.replace(
+        config,
+        model=model or config.model,
+        device=device or config.device,
+        engine=found if url is None else found.at(url),
+    )
 
 
 def step_at(contents: Contents, at: str) -> int:
@@ -162,8 +192,11 @@ def step_length(run: Run, move: Move) -> float:
 
 
 def check_base(model: str, where: str, header: Mapping[str, Any], base: str, identity: Mapping[str, Any]) -> None:
-    """Refuse a journal that was made from another model; `base` and `identity` are those of this one."""
-    if header["base"] != base:
+    """Refuse a journal that was made from another model; `base` and `identity` are those of this one.
+
+    A base whose weights were only on a server has no digest ("").
+    """
+    if header["base"] and base and header["base"] != base:
         raise DamagedError(
             f"{where} was made from other base weights ({header['base'][:12]}) than model {model!r} has "
             f"({base[:12]}); name the model it was made from with --model"

@@ -33,7 +33,7 @@ from noback.engines import (
     open_classifier,
     open_divided,
     open_model,
-    open_stored,
+    open_outline,
 )
 from noback.errors import InputError, NobackError, shown
 from noback.files import is_regular
@@ -94,8 +94,9 @@ class Run:
             hold=config.objective.hold,
             say=self.watcher.note,
             meanwhile=self._make_next_batch,
+            name=config.model,
             adapter=config.adapter,
-            mark=_mark(folder),
+            mark=mark_of(folder),
             divided=self.world.group is not None,
         )
         if self.world.size > 1:
@@ -184,15 +185,14 @@ class Run:
     def _open(self) -> tuple[Opened, str, Cuts]:
         """The base model, its digest, and how its tensors are cut where ranks hold it together.
 
-        Where no forward is run here it is the model's form alone.
+        Where no forward is run here it is the model's form alone, and the digest that its files give, or "".
         """
         config, group, causal = self.config, self.world.group, self.spec.is_causal
         if group is not None:
             return open_divided(config.model, config.dtype, self.device, causal=causal, group=group)
         if config.engine.needs_base:
             return _whole(self._open_base())
-        opened, stored = open_stored(config.model, config.dtype, causal=causal)
-        return opened, stored.digest(stored.shapes), {}
+        return *open_outline(config.model, config.dtype), {}
 
     def _open_base(self) -> Opened:
         """The base model as its folder or the hub gives it, with a fresh head where the adapter asks for one."""
@@ -229,7 +229,7 @@ class Run:
         return self.task.batch(step, config.batch, config.seed, answer_only=answer_only, balanced=balanced)
 
 
-def _mark(folder: RunFolder | None) -> str:
+def mark_of(folder: RunFolder | None) -> str:
     """What tells a run's adapters on a server from others': the same in each process that goes on with it."""
     place = secrets.token_hex(4) if folder is None else str(folder.path.resolve())
     return hashlib.blake2b(place.encode(), digest_size=4).hexdigest()

@@ -17,7 +17,7 @@ from noback.calibration import calibrated_accuracy
 from noback.config import RunConfig
 from noback.distributed import joined
 from noback.embedded import MODELS
-from noback.engines import Models, Opened
+from noback.engines import AnyEngine, Models, Opened
 from noback.errors import InputError, NobackError
 from noback.evaluating import answers, one_by_one, per_example, sample_of_training, score_of, stopping_at
 from noback.extending import extend, planned, settle
@@ -28,7 +28,7 @@ from noback.memory import forget_peak
 from noback.objectives import ObjectiveError, refuse_code
 from noback.paired import PerExample
 from noback.ranks import agree_on_records, agree_on_weights, agree_to_begin, own_folder
-from noback.replaying import begin_with, go_to, header
+from noback.replaying import begin_with, go_to, header, placed
 from noback.result import Result, finished
 from noback.run import Run, drawn_data, recorded_config
 from noback.run_data import keep_trained_rows
@@ -100,6 +100,8 @@ def resume(  # noqa: PLR0913 (all but the first go by name)
     watcher: Watcher | None = None,
     model: str | None = None,
     device: str | None = None,
+    engine: AnyEngine | str | None = None,
+    url: str | None = None,
     trust: bool = False,
     stop: Callable[[], bool] = lambda: False,
     health_every: int | None = None,
@@ -108,8 +110,9 @@ def resume(  # noqa: PLR0913 (all but the first go by name)
     models: Models | None = None,
     result_of_stopped: bool = False,
 ) -> Result:
-    """Go on with a run from where its folder says it is; `model`, `device`: where they are, if not where they were.
+    """Go on with a run from where its folder says it is.
 
+    `model`, `device`, `engine`, `url`: where base, run and what scores are, if not where they were.
     `steps`: make the run longer, to so many steps in all; it ends as one of so many from the start.
     `trust`: whether a function that the folder names may be imported and called. `divide`, `tensor_parallel`: as for
     `train`; there need not be as many ranks as there were, nor need they hold the same parts.
@@ -119,14 +122,14 @@ def resume(  # noqa: PLR0913 (all but the first go by name)
         refuse_code(config.objective, f"run {str(folder.path)!r}", trust=trust)
         with folder.locked(), _saying_how_to_go_on(folder):
             config = settle(folder) if steps is None else planned(folder, steps)
-            recorded, config = config, replace(config, model=model or config.model, device=device or config.device)
+            recorded, config = config, placed(config, model=model, device=device, engine=engine, url=url)
             drawn = drawn_data(config)
             forget_peak()
             run = Run(config, folder, watcher, world=world, models=models)
             run.task.use(drawn)
             if steps is not None:
                 _check_same(run, read_journal(folder.journal))  # before anything is written
-                extend(folder, replace(run.config, model=recorded.model))
+                extend(folder, replace(run.config, model=recorded.model, engine=recorded.engine))
             result = _loop(run, stop, health_every, result_of_stopped=result_of_stopped)
     return replace(result, run=str(Path(path)))  # on every rank, rank 0's
 

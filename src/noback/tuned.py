@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from noback.adapters import is_quantised
 from noback.answers import scored
 from noback.counts import one_answer_warning
+from noback.engines import AnyEngine
 from noback.errors import InputError, NobackError, NoNumbers
 from noback.evaluating import answers, score_of, write
 from noback.files import whole_folder
@@ -32,13 +33,15 @@ def open_run(
     *,
     model: str | None = None,
     device: str | None = None,
+    engine: AnyEngine | str | None = None,
+    url: str | None = None,
     watcher: Watcher | None = None,
 ) -> tuple[Run, Contents]:
     """A run's base model and journal, checked against each other; `model` says where the base is now.
 
-    `device`: where to, if not where the run was.
+    `device`, `engine`, `url`: where to, what scores and where that is, if not as in the run.
     """
-    recorded_run = recorded(path, model=model, device=device)
+    recorded_run = recorded(path, model=model, device=device, engine=engine, url=url)
     contents = recorded_run.contents
     spec = spec_of(contents.header["task"], recorded_run.where)
     run = Run(recorded_run.config, recorded_run.folder, watcher, spec)
@@ -55,11 +58,13 @@ def tuned_run(
     *,
     model: str | None = None,
     device: str | None = None,
+    engine: AnyEngine | str | None = None,
+    url: str | None = None,
     snapshots: bool = True,
     watcher: Watcher | None = None,
 ) -> tuple[Run, int]:
     """A run with its weights brought to a step, and that step; without `snapshots`, from base and journal alone."""
-    run, contents = open_run(path, model=model, device=device, watcher=watcher)
+    run, contents = open_run(path, model=model, device=device, engine=engine, url=url, watcher=watcher)
     step = step_at(contents, at)
     go_to(run, step, contents, snapshots=snapshots)
     return run, step

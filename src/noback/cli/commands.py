@@ -8,7 +8,7 @@ import signal
 import types
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from noback.errors import InputError, printable, shown
 from noback.inputs import whole_number_in
@@ -36,8 +36,24 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
-    """--device: where, if not where the run was."""
+    """--device, --engine and --url: where, if not where the run was."""
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:N, if not where the run was")
+    parser.add_argument("--engine", metavar="NAME", help="what scores, if not what the run had: local, for example")
+    parser.add_argument("--url", metavar="NAME", help="where the inference server is now, if not where it was")
+
+
+class Places(TypedDict):
+    """Where a run's base, it and what scores are now, by keyword; none: where they were."""
+
+    model: str | None
+    device: str | None
+    engine: str | None
+    url: str | None
+
+
+def places(arguments: argparse.Namespace) -> Places:
+    """What the flags say of where things are."""
+    return Places(model=arguments.model, device=arguments.device, engine=arguments.engine, url=arguments.url)
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:

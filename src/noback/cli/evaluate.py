@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from noback.cli.commands import add_json, add_run, add_trust, aligned, say
+from noback.cli.commands import add_json, add_run, add_trust, aligned, places, say
 from noback.counts import FIGURES, figures_of, one_answer_score, wilson
 from noback.values import Score
 
@@ -42,9 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
     from noback.tuned import evaluate, tuned_run
 
     display = Display()
-    tuned, step = tuned_run(
-        arguments.run, arguments.at, model=arguments.model, device=arguments.device, watcher=display
-    )
+    tuned, step = tuned_run(arguments.run, arguments.at, **places(arguments), watcher=display)
     score, notes = evaluate(
         tuned,
         arguments.data,

@@ -10,7 +10,7 @@ _GROUPS = {
         "task", "template", "words", "data", "columns", "split", "shots", "demonstrations", "data_seed", "test_limit",
         "data_changed_ok", "input", "file",
     ),
-    "model": ("model", "at", "adapter", "dtype", "quantise", "device", "engine", "trust", "shape", "merge"),
+    "model": ("model", "at", "adapter", "dtype", "quantise", "device", "engine", "url", "trust", "shape", "merge"),
     "method": ("objective", "objectives", "estimator", "rule", "noise", "directions_per", "adapt_ties", "probes"),
     "run": (),  # what stands nowhere else
     "output": ("out", "markdown", "toml", "log_to", "health_every", "json"),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from noback.cli.commands import add_json, add_run, say
+from noback.cli.commands import add_json, add_run, places, say
 from noback.cli.predict_rows import STREAM, answer_rows
 from noback.errors import InputError, printable, shown
 
@@ -111,7 +111,7 @@ def _answer_texts(arguments: argparse.Namespace) -> None:
     from noback.tuned import tuned_run
 
     display = Display()
-    tuned, _ = tuned_run(arguments.run, arguments.at, model=arguments.model, device=arguments.device, watcher=display)
+    tuned, _ = tuned_run(arguments.run, arguments.at, **places(arguments), watcher=display)
     spec, words = tuned.task.spec, dict(zip(tuned.task.spec.labels, tuned.task.texts, strict=True))
     predictions = []
     asked: Iterable[Asked] = asked_texts(tuned.task, _texts(arguments.texts))

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from noback.cli.commands import say
+from noback.cli.commands import places, say
 from noback.errors import InputError, printable, shown
 
 if TYPE_CHECKING:
@@ -31,9 +31,7 @@ def answer_rows(arguments: argparse.Namespace) -> None:
     target = _target(arguments)
     display = Display()
     try:
-        tuned, step = tuned_run(
-            arguments.run, arguments.at, model=arguments.model, device=arguments.device, watcher=display
-        )
+        tuned, step = tuned_run(arguments.run, arguments.at, **places(arguments), watcher=display)
         done = predict_rows(tuned, source, target, columns=arguments.columns, prefix=arguments.prefix or "")
     finally:
         display.close()

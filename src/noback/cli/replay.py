@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from noback.cli.commands import add_json, add_run, say
+from noback.cli.commands import add_json, add_run, places, say
 from noback.errors import InputError, shown
 from noback.inputs import whole_number_in
 
@@ -66,8 +66,7 @@ def write(arguments: argparse.Namespace, *, snapshots: bool) -> None:
     tuned, step = tuned_run(
         arguments.run,
         arguments.at,
-        model=arguments.model,
-        device=arguments.device,
+        **places(arguments),
         snapshots=snapshots,
         watcher=Display(),
     )

@@ -7,7 +7,17 @@ import dataclasses
 from pathlib import Path
 
 from noback.cli import compare, sweep
-from noback.cli.commands import add_device, add_json, add_trust, add_watching, say, stopping, watching, whole_number
+from noback.cli.commands import (
+    add_device,
+    add_json,
+    add_trust,
+    add_watching,
+    places,
+    say,
+    stopping,
+    watching,
+    whole_number,
+)
 from noback.cli.train import summary
 from noback.cli.workers import add_workers, shared_among, working
 from noback.errors import InputError
@@ -62,8 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
             arguments.run,
             steps=steps,
             watcher=watcher,
-            model=arguments.model,
-            device=arguments.device,
+            **places(arguments),
             trust=arguments.trust,
             stop=stop,
             health_every=health_every,

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     )
     from noback.engines.local import Local
     from noback.engines.options import AnyEngine, LocalEngine, SglangEngine
+    from noback.engines.outline import open_outline
     from noback.engines.perturbed import Perturbed, TensorNames, materialised
     from noback.engines.readout import by_example, check_numbers, readout_for, readout_of
     from noback.engines.reference import Reference
     from noback.engines.reuse.planning import Tally
-    from noback.engines.stored import open_stored
 
 # Name -> its file. A file is opened when one of its names is used: MeZO needs few of them.
 _FILES = {
@@ -47,7 +47,7 @@ _FILES = {
     "Local": "local",
     "Models": "kept",
     "Reference": "reference",
-    "open_stored": "stored",
+    "open_outline": "outline",
     "Tally": "reuse.planning",
 }
 
@@ -56,7 +56,7 @@ __all__ = [
     "Perturbed", "Reference", "SglangEngine", "Tally", "TensorNames", "Writing", "WrongKind", "by_example",
     "check_identity", "check_loaded", "check_numbers", "chosen_device", "device_of", "divide_adapters",
     "division_of", "dtype_of", "generate", "identity_of", "is_causal", "keep_freed_memory", "loaded_model",
-    "materialised", "name_of", "open_classifier", "open_divided", "open_model", "open_stored", "open_tokenizer",
+    "materialised", "name_of", "open_classifier", "open_divided", "open_model", "open_outline", "open_tokenizer",
     "readout_for", "readout_of",
 ]  # fmt: skip
 

@@ -242,6 +242,25 @@ def _open_tokenizer(name: str, path: str, options: dict[str, Any]) -> Any:
     return tokenizer
 
 
+def open_form(name: str, dtype: str) -> Opened:
+    """A causal model's form without memory, by its configuration, and its tokenizer; its weights need not be there."""
+    import transformers
+
+    path, options, config = _located(name)
+    try:
+        known = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False, **options)
+        _refuse_two_stacks(name, known)
+        _check_kind(name, known, "causal")
+        tokenizer = _open_tokenizer(name, path, options)
+        with quiet(), torch.device("meta"):
+            model = transformers.AutoModelForCausalLM.from_config(known, dtype=DTYPES[dtype])
+    except InputError:
+        raise
+    except Exception as error:  # noqa: BLE001 (as in `_opened`)
+        raise InputError(f"model {name!r} cannot be opened: {_reason(error)}") from None
+    return Opened(model.eval(), tokenizer, (), config)
+
+
 def open_tokenizer(name: str) -> Any:
     """A model's tokenizer alone."""
     path, options, _ = _located(name)

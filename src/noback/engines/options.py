@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from noback.engines.servers.options import ServerEngine
+from noback.errors import InputError, shown
 from noback.options import one_of, option, whole
 
 if TYPE_CHECKING:
@@ -47,6 +48,10 @@ class LocalEngine:
 
     def check(self, **_run: Any) -> None:
         """Any run can be scored here."""
+
+    def at(self, url: str) -> LocalEngine:
+        """It has no address."""
+        raise InputError(f"url is {shown(url)} and engine 'local' is in this process; name a server's kind: --engine")
 
     def open(
         self,

@@ -16,8 +16,8 @@ class StandIn:
     tested = ("0.5.22", "0.6")
     lora_flag, rank_flag, targets_flag = "--enable-lora", "--max-lora-rank", "--lora-target-modules"
 
-    def __init__(self, model, url: str = "http://stand-in", **said) -> None:
-        self.url, self._model = url, model
+    def __init__(self, base, url: str = "http://stand-in", **said) -> None:
+        self.url, self._model = url, base
         self.said = About(**{
             "kind": self.kind, "version": "0.5.23", "model": "here", "dtype": "float32", "ranks": 1, "replicas": 1,
             "context": 512, "lora": Limits(64, 8, None), **said,

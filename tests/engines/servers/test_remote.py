@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 
 from noback import Lora
 from noback.engines import Local
-from noback.engines.servers.remote import Remote
-from noback.engines.servers.server import Limits
+from noback.engines.servers.remote import Names, Remote
+from noback.engines.servers.server import Away, Limits
 from noback.errors import InputError
 from noback.tasks import Task
 from noback.tasks.data import Example
@@ -43,7 +44,8 @@ class World:
         self.said: list[str] = []
         self.engine = Remote(
             self.servers, self.weights, self.task.word_ids,
-            lambda tensors: adapter.published(self.model, tensors), mark="cafe", say=self.said.append, **options,
+            lambda tensors: adapter.published(self.model, tensors), model="here", mark="cafe", say=self.said.append,
+            **options,
         )  # fmt: skip
         self.batch = self.task.batch(0, 8, 0)
 
@@ -139,3 +141,59 @@ def test_a_server_that_answers_with_the_base_models_scores_is_found_out(tokenize
     with pytest.raises(InputError, match="canary"):
         world.engine.ready()
     assert not world.servers[0].adapters
+
+
+def test_several_servers_share_a_batch_and_give_the_scores_of_one(tokenizer):
+    alone, shared = World(tokenizer, micro_batch=2), World(tokenizer, servers=2, micro_batch=2)
+    found = shared.engine.score(shared.batch, POINTS)
+    assert all(
+        torch.equal(one, other) for one, other in zip(found, alone.engine.score(alone.batch, POINTS), strict=True)
+    )
+    assert sum(len(server.asked) - 1 for server in shared.servers) == 4  # requests; the canary's is another
+
+
+def test_a_dead_servers_share_goes_to_the_others_without_waiting_for_it(tokenizer):
+    world = World(tokenizer, servers=2, micro_batch=2, wait=0.0)
+    undisturbed = world.engine.score(world.batch, POINTS)
+    world.servers[0].dies(10**6)
+    for _ in range(2):
+        found = world.engine.score(world.batch, POINTS)
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, undisturbed, strict=True))
+
+
+def test_servers_that_stay_away_end_the_run_with_a_sentence(tokenizer):
+    world = World(tokenizer, wait=0.0)
+    world.engine.ready()
+    world.servers[0].dies(10**6)
+    with pytest.raises(Away, match="nothing is lost"):
+        world.engine.score(world.batch, POINTS)
+
+
+def test_a_server_that_comes_back_as_another_is_refused(tokenizer):
+    world = World(tokenizer)
+    world.engine.ready()
+    world.servers[0].said = replace(world.servers[0].said, dtype="bfloat16")
+    world.servers[0].dies()
+    with pytest.raises(InputError, match="came back with"):
+        world.engine.score(world.batch, POINTS)
+
+
+def test_only_adapters_of_processes_that_ended_are_left_over():
+    names = Names("cafe")
+    mine = names().split("-")
+    ended = ["noback", "beef", mine[2], "4194305", "0a", "3"]  # beyond the largest number of a process
+    assert names.is_left_over("-".join(ended))
+    assert names.is_left_over("-".join(["noback", "cafe", "elsewhere", *ended[3:]]))
+    assert not names.is_left_over("-".join(["noback", "beef", "elsewhere", *ended[3:]]))
+    assert not names.is_left_over("-".join(mine))
+    assert not names.is_left_over("-".join([*mine[:4], "0a", "3"]))  # this process's, by another engine
+    assert not names.is_left_over("someone-elses")
+    assert len({names() for _ in range(9)}) == 9
+
+
+def test_what_a_killed_process_left_is_retired_at_the_start(tokenizer):
+    world = World(tokenizer)
+    left = "-".join(["noback", "cafe", "elsewhere", "1", "0a", "3"])
+    world.servers[0].adapters |= {left: {}, "someone-elses": {}}
+    world.engine.ready()
+    assert list(world.servers[0].adapters) == ["someone-elses"]

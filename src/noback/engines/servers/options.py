@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import urlsplit
 
 from noback.errors import InputError, shown
@@ -48,6 +48,10 @@ class ServerEngine:
         """The addresses."""
         return [part.strip().rstrip("/") for part in self.url.split(",")]
 
+    def at(self, url: str) -> Self:
+        """The same at another address."""
+        return replace(self, url=url)
+
     def server(self, client: Client) -> Server:
         """A server of this kind at a client's address."""
         raise NotImplementedError
@@ -65,17 +69,21 @@ class ServerEngine:
         weights: Weights,
         word_ids: Sequence[int] | None,
         *,
+        name: str,
         adapter: Any,
         mark: str,
         say: Callable[[str], None],
         meanwhile: Callable[[], None],
         **_told: Any,
     ) -> Engine:
-        """The engine for the form of a model and its tuned weights; `mark`: of the run, in its adapters' names."""
+        """The engine for the form of a model and its tuned weights.
+
+        `name`: of the model, as the run has it. `mark`: of the run, in its adapters' names.
+        """
         from noback.engines.servers.remote import Remote
 
         return Remote(
-            self.servers(), weights, word_ids, lambda tensors: adapter.published(model, tensors), mark=mark,
+            self.servers(), weights, word_ids, lambda tensors: adapter.published(model, tensors), model=name, mark=mark,
             micro_batch=self.micro_batch, wait=self.wait, say=say, meanwhile=meanwhile,
         )  # fmt: skip
 

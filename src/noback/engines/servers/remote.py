@@ -25,6 +25,7 @@ from torch import Tensor
 from noback.directions import drawn
 from noback.engines.by_group import group_by_group
 from noback.engines.generation import Writing
+from noback.engines.outline import is_same_model
 from noback.engines.reuse.planning import Tally
 from noback.engines.servers.checking import Needs, examined
 from noback.engines.servers.client import Background
@@ -51,6 +52,7 @@ class Remote:
         word_ids: Sequence[int] | None,
         published: Callable[[dict[str, Tensor]], tuple[dict[str, Any], dict[str, Tensor]]],
         *,
+        model: str,
         mark: str,
         micro_batch: int | None = None,
         wait: float = 600.0,
@@ -59,14 +61,13 @@ class Remote:
     ) -> None:
         """`published` gives an adapter's configuration and tensors as a server takes them, from tensors by their names.
 
-        `word_ids` none: a batch's candidates are read. `mark`: of the run, in the names of its adapters. `wait`:
-        seconds that all servers may be away. `meanwhile` is called while they work.
+        `word_ids` none: a batch's candidates are read. `model`: what the run calls the base. `mark`: of the run, in the
+        names of its adapters. `wait`: seconds that all servers may be away. `meanwhile` is called while they work.
         """
         self._weights, self._words, self._published = weights, word_ids, published
         self._micro_batch, self._meanwhile, self._servers = micro_batch, meanwhile, len(servers)
-        self._names = Names(mark)
-        self._fleet = Fleet(servers, lambda server: examined(server, self._needs(), self._names()), self._names,
-                            wait=wait, say=say)  # fmt: skip
+        self._names, self._model = Names(mark), model
+        self._fleet = Fleet(servers, self._examined, self._names, wait=wait, say=say)
         self._numbers = itertools.count()
         self._standing: tuple[int, Numbered] | None = None  # the copy of the weights as they stood after some writes
         self._background: Background | None = None
@@ -160,6 +161,15 @@ class Remote:
         asks = [(ask, copy.number) for copy in copies for ask in asks_of(batch, self._words)]
         order = sorted(range(len(asks)), key=lambda index: (asks[index][1], asks[index][0].prompt))
         return Part([asks[index][0] for index in order], [asks[index][1] for index in order]), order
+
+    async def _examined(self, server: Server) -> About:
+        about = await server.about()  # before the canary: it fits this model alone
+        if is_same_model(self._model, about.model) is False:
+            raise InputError(
+                f"server {server.url} serves {about.model!r}, whose weights are others than those of model "
+                f"{self._model!r}; name the one that it serves: --model {about.model}"
+            )
+        return await examined(server, self._needs(), self._names())
 
     def _needs(self) -> Needs:
         tensors = {

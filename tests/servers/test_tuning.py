@@ -1,0 +1,146 @@
+"""Tuning over a real SGLang server: slopes as here, servers that are killed, and servers that cannot do the work."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from noback import Lora, RunConfig, Sgd, SglangEngine, TwoSided, evaluate, tuned_run
+from noback.embedded import MODELS
+from noback.errors import InputError
+from noback.journal import read_journal
+from noback.training import train
+from noback.watching import Silent
+from tests.servers.adapters import adapter_tensors, write_adapter
+from tests.servers.starting import serving
+
+pytestmark = pytest.mark.server
+TARGETS = "q_proj,v_proj"
+LIMITS = [
+    "--context-length", "512", "--lora-backend", "torch_native", "--max-lora-rank", "8", "--max-loras-per-batch", "4",
+    "--lora-target-modules", "q_proj", "v_proj",
+]  # fmt: skip
+STEPS = 10
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """The embedded causal model in a folder that a server may write beside."""
+    folder = tmp_path_factory.mktemp("tuned") / "model"
+    shutil.copytree(MODELS["mini-causal"], folder)
+    return folder
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one-rank", "two-ranks"])
+def server(request, served):
+    with serving("sglang", served, "--enable-lora", *LIMITS, *(["--tp", "2"] if request.param > 1 else [])) as one:
+        yield one
+
+
+def config(model, **options):
+    return RunConfig(
+        model=str(model), task="reviews-causal", steps=STEPS, batch=16, test_limit=32, eval_every=STEPS,
+        estimator=TwoSided(eps=1e-2), rule=Sgd(lr=1e-3), adapter=Lora(targets=TARGETS), **options,
+    )  # fmt: skip
+
+
+def slopes(folder):
+    return np.array([record.slopes[0] for record in read_journal(folder / "journal").steps])
+
+
+def test_slopes_are_those_of_the_local_engine_and_nothing_stays_loaded(server, served, tmp_path):
+    there = train(config(served, engine=SglangEngine(url=server.url)), tmp_path / "there")
+    here = train(config(served), tmp_path / "here")
+    ours, theirs = slopes(tmp_path / "there"), slopes(tmp_path / "here")
+    assert np.linalg.norm(ours - theirs) < 1e-3 * np.linalg.norm(theirs)
+    assert there.best == here.best
+    header = read_journal(tmp_path / "there" / "journal").header
+    assert header["server"]["version"]
+    assert header["base"] == read_journal(tmp_path / "here" / "journal").header["base"]
+    assert evaluate(tuned_run(tmp_path / "there", engine="local")[0])[0].accuracy == there.best
+    assert evaluate(tuned_run(tmp_path / "here", engine="sglang", url=server.url)[0])[0].accuracy == there.best
+
+
+class Killing(Silent):
+    """Kills the server after a step and starts it again."""
+
+    def __init__(self, server, step):
+        self.server, self._step, self.notes = server, step, []
+
+    def stepped(self, step, *_args, **_kwargs):
+        if step == self._step:
+            self.server.kill()
+            self.server = self.server.again()
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+def test_a_server_that_is_killed_and_started_again_leaves_the_runs_bits_as_they_were(served, tmp_path):
+    with serving("sglang", served, "--enable-lora", *LIMITS) as first:
+        wanted = config(served, engine=SglangEngine(url=first.url))
+        undisturbed = train(wanted, tmp_path / "undisturbed")
+        watcher = Killing(first, STEPS // 2)
+        try:
+            disturbed = train(wanted, tmp_path / "disturbed", watcher=watcher)
+        finally:
+            watcher.server.kill()
+    assert any("is back" in note for note in watcher.notes)
+    assert disturbed.final_weights == undisturbed.final_weights
+    assert np.array_equal(slopes(tmp_path / "disturbed"), slopes(tmp_path / "undisturbed"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "changed", "sentence"),
+    [
+        ([], {}, "takes no adapters; start it with --enable-lora"),
+        (
+            ["--enable-lora", *LIMITS],
+            {"adapter": Lora(rank=16, targets=TARGETS)},
+            "start it with --max-lora-rank 16",
+        ),
+    ],
+    ids=["no-adapters", "rank"],
+)
+def test_a_server_that_cannot_do_the_work_is_refused_before_the_run_has_a_folder(
+    served, tmp_path, flags, changed, sentence
+):
+    with serving("sglang", served, *(flags or LIMITS[:2])) as one:
+        wanted = replace(config(served, engine=SglangEngine(url=one.url)), **changed)
+        with pytest.raises(InputError, match=sentence):
+            train(wanted, tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+        if flags:
+            _check_another_model(one, served, tmp_path)
+            _check_left_over(one, served, tmp_path)
+
+
+def _check_another_model(server, served, tmp_path):
+    """A model of the same form with other weights is not the one that is served."""
+    other = tmp_path / "other"
+    shutil.copytree(served, other)
+    data = bytearray((other / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (other / "model.safetensors").write_bytes(data)
+    with pytest.raises(InputError, match="whose weights are others"):
+        train(config(other, engine=SglangEngine(url=server.url)), tmp_path / "run")
+
+
+def _check_left_over(server, served, tmp_path):
+    """What a killed process of the run left is unloaded when the run is begun or goes on."""
+    from noback.engines.servers.remote import Names
+    from noback.folder import RunFolder
+    from noback.run import mark_of
+
+    name = Names(mark_of(RunFolder(tmp_path / "run")))().split("-")
+    left = "-".join([*name[:2], "another", *name[3:]])
+    tensors = adapter_tensors(served, 1)
+    write_adapter(tmp_path / "left", tensors)
+    status, reply = server.post("/load_lora_adapter", {"lora_name": left, "lora_path": str(tmp_path / "left")})
+    assert status == 200, reply
+    train(config(served, engine=SglangEngine(url=server.url)), tmp_path / "run")
+    names = [one["id"] for one in server.get("/v1/models")["data"]]
+    assert left not in names
