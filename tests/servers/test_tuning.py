@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.server
 TARGETS = "q_proj,v_proj"
 LIMITS = [
     "--context-length", "512", "--lora-backend", "torch_native", "--max-lora-rank", "8", "--max-loras-per-batch", "4",
+    "--sleep-on-idle",
     "--lora-target-modules", "q_proj", "v_proj",
 ]  # fmt: skip
 STEPS = 10
@@ -34,12 +36,6 @@ def served(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one-rank", "two-ranks"])
-def server(request, served):
-    with serving("sglang", served, "--enable-lora", *LIMITS, *(["--tp", "2"] if request.param > 1 else [])) as one:
-        yield one
-
-
 def config(model, **options):
     return RunConfig(
         model=str(model), task="reviews-causal", steps=STEPS, batch=16, test_limit=32, eval_every=STEPS,
@@ -51,17 +47,21 @@ def slopes(folder):
     return np.array([record.slopes[0] for record in read_journal(folder / "journal").steps])
 
 
-def test_slopes_are_those_of_the_local_engine_and_nothing_stays_loaded(server, served, tmp_path):
-    there = train(config(served, engine=SglangEngine(url=server.url)), tmp_path / "there")
-    here = train(config(served), tmp_path / "here")
-    ours, theirs = slopes(tmp_path / "there"), slopes(tmp_path / "here")
-    assert np.linalg.norm(ours - theirs) < 1e-3 * np.linalg.norm(theirs)
-    assert there.best == here.best
-    header = read_journal(tmp_path / "there" / "journal").header
-    assert header["server"]["version"]
-    assert header["base"] == read_journal(tmp_path / "here" / "journal").header["base"]
-    assert evaluate(tuned_run(tmp_path / "there", engine="local")[0])[0].accuracy == there.best
-    assert evaluate(tuned_run(tmp_path / "here", engine="sglang", url=server.url)[0])[0].accuracy == there.best
+@pytest.mark.parametrize("ranks", [1, 2], ids=["one-rank", "two-ranks"])
+def test_slopes_are_those_of_the_local_engine_and_nothing_stays_loaded(served, tmp_path, ranks):
+    with serving("sglang", served, "--enable-lora", *LIMITS, "--tp", str(ranks)) as server:
+        there = train(config(served, engine=SglangEngine(url=server.url)), tmp_path / "there")
+        here = train(config(served), tmp_path / "here")
+        ours, theirs = slopes(tmp_path / "there"), slopes(tmp_path / "here")
+        assert np.linalg.norm(ours - theirs) < 1e-3 * np.linalg.norm(theirs)
+        header = read_journal(tmp_path / "there" / "journal").header
+        assert header["server"]["version"]
+        assert header["base"] == read_journal(tmp_path / "here" / "journal").header["base"]
+        assert there.best == here.best
+        assert evaluate(tuned_run(tmp_path / "there", engine="local")[0])[0].accuracy == there.best
+        assert evaluate(tuned_run(tmp_path / "here", engine="sglang", url=server.url)[0])[0].accuracy == there.best
+        gc.collect()
+        assert not [one["id"] for one in server.get("/v1/models")["data"] if one["id"].startswith("noback-")]
 
 
 class Killing(Silent):

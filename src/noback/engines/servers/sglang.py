@@ -14,7 +14,11 @@ from noback.engines.servers.client import Client
 from noback.engines.servers.server import About, Ask, Copy, Limits, NotLoaded, Refused, Reply
 from noback.errors import shown
 
-_UNKNOWN = ("never been loaded", "not loaded", "is not registered")  # what it says of an adapter that it does not hold
+_UNKNOWN = (
+    "never been loaded",
+    "does not exist",
+    "is not registered",
+)  # what it says of an adapter that it does not hold
 
 
 class Sglang:
