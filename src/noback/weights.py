@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from noback.directions import FAMILIES, Noise, Place, check_noise, tensor_id
-from noback.directions.backend import Backend, Part, backend_for
+from noback.directions.backend import Backend, Part, Products, backend_for
 from noback.directions.cut import ALONE, Division, Wholes
 from noback.errors import DamagedError, InputError
 from noback.options import one_of
@@ -18,6 +18,7 @@ from noback.tensor_bytes import digest
 from noback.values import Move, Term
 
 _SAMPLED = 4096  # weights of a tensor that are compared to see whether an update changed them
+_THIN = 4  # rows and columns for each product: fewer, and the perturbed tensor is as small as they are
 _GROUPED = 2**24  # bytes, all points counted, that are perturbed together
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -159,6 +160,11 @@ class Weights:
         with torch._C.DisableTorchFunction():
             return self._backend.look_up(name, points, ids, only)
 
+    def products(self, name: str, points: Sequence[Move], rows: Tensor | None, only: int | None) -> Products | None:
+        """What the points add to a thin tensor, or to its chosen rows; None where no point has a term."""
+        with torch._C.DisableTorchFunction():
+            return self._backend.products(self._pieces[name][0], points, rows, only)
+
     def advance(self, moves: Sequence[Move], *, coefficients: Tensor | None = None) -> None:
         """Apply the moves in their order, in one pass over each tensor; `coefficients`: as `advance_along` has them."""
         self.look()
@@ -258,6 +264,13 @@ def _groups(
 
 def _kind(tensor: Tensor) -> str:
     return f"{tensor.dtype} {tuple(tensor.shape)}"
+
+
+def thin_tensors(weights: Weights) -> set[str]:
+    """The tensors whose directions are sums of a few products of a row's factor and a column's."""
+    rank = weights.family.rank
+    sizes = {name: min(len(one), one.numel() // len(one)) for name, one in weights.tensors.items()} if rank else {}
+    return {name for name, size in sizes.items() if size >= rank * _THIN and name not in weights.division.cuts}
 
 
 def is_decayed(name: str) -> bool:

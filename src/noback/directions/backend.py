@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -28,6 +28,13 @@ class Part:
         return self.tensor.detach().view(len(self.tensor), -1)
 
 
+class Products(NamedTuple):
+    """A matrix's directions at some points as sums of thin products, coefficients and all."""
+
+    of_rows: Tensor  # float32 [points, products, rows], with the coefficients
+    of_columns: Tensor  # float32 [points, products, columns]
+
+
 class Backend(Protocol):
     """Sweeps over tensors by name."""
 
@@ -48,6 +55,11 @@ class Backend(Protocol):
 
     def look_up(self, name: str, points: Sequence[Move], ids: Tensor, only: int | None = None) -> Tensor:
         """Rows `ids` of the tensor, the ids of each point one after the other: [*ids, *row]."""
+
+    def products(
+        self, name: str, points: Sequence[Move], rows: Tensor | None = None, only: int | None = None
+    ) -> Products | None:
+        """What the points add to the tensor (or its chosen rows, ascending); None where that is no thin products."""
 
     def advance(self, moves: Sequence[Move], coefficients: Tensor | None = None) -> None:
         """Apply the moves to every tensor in place, in their order.

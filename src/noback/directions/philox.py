@@ -101,6 +101,16 @@ def signs(seed: int, place: Place, lines: NDArray[np.int64], rank: int, stream: 
     return bits.astype(np.float32) * np.float32(2) - np.float32(1)
 
 
+def factors(
+    noise: Noise, place: Place, seeds: Sequence[int], rows: NDArray[np.int64], columns: int
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The signs of each direction's products: of these rows, [seeds, rank, rows], and of the place's columns."""
+    lines = np.arange(place.first_column, place.first_column + columns, dtype=np.int64)
+    of_rows = [signs(seed, place, rows, noise.rank, ROW_STREAM).T for seed in seeds]
+    of_columns = [signs(seed, place, lines, noise.rank, COLUMN_STREAM).T for seed in seeds]
+    return np.stack(of_rows), np.stack(of_columns)
+
+
 def perturbed(
     weight: Array, place: Place, noise: Noise, points: Sequence[Move], rows: NDArray[np.int64] | None = None
 ) -> Array:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from noback.directions.families import Noise
 from noback.directions.philox import Array, Place, fold, is_ranked
 from noback.directions.pieces_numba import add_row, copy_row, draw, narrow, round_row, scale_row, widen
-from noback.directions.ranked_numba import advance_ranked, packed, packed_points, perturb_ranked
+from noback.directions.ranked_numba import advance_ranked, factors, packed, packed_points, perturb_ranked
 from noback.directions.thread_pool import share_out
 from noback.values import Move
 
@@ -29,6 +29,8 @@ _MOVES_A_PASS = 512  # bounds the folded tables to half a megabyte
 Arrays = tuple[NDArray[Any], ...]
 Chunks = list[tuple[Any, ...]]
 
+__all__ = ["advance", "factors", "perturb"]
+
 
 def perturb(
     parts: Sequence[tuple[Array, Array, Place]], noise: Noise, points: Sequence[Move],
@@ -37,6 +39,7 @@ def perturb(
     """As `philox.perturb`; all arrays are cut into chunks of rows that the threads take in turn."""
     band = 128 // noise.bits
     elements: Chunks = []
+    vectors: Chunks = []
     ranked: Chunks = []
     for out, weight, place in parts:
         both = (weight.dtype != np.float32, *_as_both(weight), *_as_both(out))
@@ -50,8 +53,9 @@ def perturb(
         where = (*_where(place), np.int64(noise.bits), *_folded(noise, tuple(points)))
         bands = len(groups) - 1
         step = _a_chunk(out.size, bands) if threads > 1 else bands
-        elements += [(*both, chosen, groups[first : first + step + 1], *where) for first in range(0, bands, step)]
-    _share_out(threads, (_perturb, elements), (perturb_ranked, ranked))
+        some = vectors if weight.shape[1] == 1 and weight.dtype == np.float32 else elements
+        some += [(*both, chosen, groups[first : first + step + 1], *where) for first in range(0, bands, step)]
+    _share_out(threads, (_perturb, elements), (_perturb_vector, vectors), (perturb_ranked, ranked))
 
 
 def advance(parts: Sequence[tuple[Array, Place]], noise: Noise, moves: Sequence[Move], *, threads: int = 1) -> None:
@@ -171,6 +175,29 @@ def _perturb(
                         add_row(value, words[seed_of_term[term], word], tables[term], shift, mask, count)
                     if half:
                         narrow(out16[point, index, begin:end], value, count)
+
+
+@njit(cache=True, nogil=True)
+def _perturb_vector(
+    _half, w32, _w16, out32, _out16, rows, groups, first_row, first_column, columns, tensor, bits,
+    seeds, seed_of_term, starts, tables,
+):  # fmt: skip
+    """As `_perturb` of float32 that is one column wide: element by element, for many points."""
+    band = 128 // bits
+    mask = np.uint32((1 << bits) - 1)
+    words = np.empty((len(seeds), 4, 1), dtype=np.uint32)
+    for group in range(len(groups) - 1):
+        here = rows[groups[group]] // band
+        for s in range(len(seeds)):
+            draw(words[s], seeds[s], here, first_column, 1, columns, tensor, 0)
+        for point in range(len(starts) - 1):
+            for index in range(groups[group], groups[group + 1]):
+                first_bit = (rows[index] % band) * bits
+                word, shift = first_bit // 32, np.uint32(first_bit % 32)
+                value = w32[rows[index] - first_row, 0]
+                for term in range(starts[point], starts[point + 1]):
+                    value += tables[term, np.uint64((words[seed_of_term[term], word, 0] >> shift) & mask)]
+                out32[point, index, 0] = value
 
 
 @njit(cache=True, nogil=True)

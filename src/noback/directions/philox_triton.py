@@ -16,7 +16,7 @@ import torch
 import triton
 from torch import Tensor
 
-from noback.directions.backend import Part
+from noback.directions.backend import Part, Products
 from noback.directions.families import Noise
 from noback.directions.kernels_triton import (
     advance_elements,
@@ -115,6 +115,16 @@ class TritonBackend:
                 *_where(part.place), BITS=self._noise.bits, BLOCK=block, num_warps=4, enable_fp_fusion=False,
             )  # fmt: skip
         return out
+
+    def products(
+        self,
+        _name: str,
+        _points: Sequence[Move],
+        _rows: Tensor | None = None,
+        _only: int | None = None,
+    ) -> Products | None:
+        """None: the families that are swept here give each element its own noise."""
+        return None
 
     def advance(self, moves: Sequence[Move], coefficients: Tensor | None = None) -> None:
         """Apply the moves to every tensor in place; `coefficients` are folded into their tables on the GPU."""

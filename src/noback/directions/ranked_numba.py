@@ -37,17 +37,15 @@ def packed(noise: Noise, moves: Sequence[Move]) -> tuple[Any, ...]:
 packed_points = lru_cache(maxsize=4)(packed)  # the same for every tensor of a step
 
 
-def row_signs(noise: Noise, place: Place, seeds: NDArray[np.uint64], rows: NDArray[np.int64]) -> Signs:
-    """The sign of each of these rows, ascending, in each product of each direction: [seeds, rank, rows]."""
-    found: Signs = _all_signs(seeds, np.int64(noise.rank), rows, np.uint32(place.tensor), np.uint32(ROW_STREAM))
-    return found
-
-
-def column_signs(noise: Noise, place: Place, seeds: NDArray[np.uint64], count: int) -> Signs:
-    """The sign of each of the place's columns in each product of each direction: [seeds, rank, columns]."""
-    columns = np.arange(place.first_column, place.first_column + count, dtype=np.int64)
-    found: Signs = _all_signs(seeds, np.int64(noise.rank), columns, np.uint32(place.tensor), np.uint32(COLUMN_STREAM))
-    return found
+def factors(
+    noise: Noise, place: Place, seeds: Sequence[int], rows: NDArray[np.int64], columns: int
+) -> tuple[Signs, Signs]:
+    """As `philox.factors`."""
+    lines = np.arange(place.first_column, place.first_column + columns, dtype=np.int64)
+    keys, rank, tensor = np.array(seeds, dtype=np.uint64), np.int64(noise.rank), np.uint32(place.tensor)
+    of_rows: Signs = _all_signs(keys, rank, rows, tensor, np.uint32(ROW_STREAM))
+    of_columns: Signs = _all_signs(keys, rank, lines, tensor, np.uint32(COLUMN_STREAM))
+    return of_rows, of_columns
 
 
 @njit(cache=True, nogil=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -67,7 +67,10 @@ def probed_model(
     """Look a model over; `instead` says what computes its attention, with full masks; none: its own, with its own."""
     names, readout = TensorNames(model.named_parameters(), weights), readout_of(model, word_ids)
     asked = [handled(module) for module in readout.rows]
-    modules = [handled(module) for module in perturbed_modules(model, names) if module not in readout.rows] + asked
+    deep = weights.family.rank > 0  # what a head forms whole for each probe is more than what its thin products are
+    modules = [
+        handled(module) for module in perturbed_modules(model, names, deep=deep) if module not in readout.rows
+    ] + asked
     own = own_attention(model)
     return ProbedModel(
         model, weights, names, readout, without_cache(model), modules, asked,
@@ -85,15 +88,17 @@ def forward(
     points: Sequence[Move],
     learned: Learned | None,
     *,
+    groups: int = 1,
     above: Sequence[nn.Module] = (),
     in_part: bool = False,
     after_a_layer: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """All points at once. `learned` none: the first forward at perturbed points, which learns.
 
+    `groups`: how many groups of rows have points of their own; then the first point of each comes first, and so on.
     `above`: the layers that see a copy of the batch for each probe, those below them seeing one; none: all see all.
     """
-    count, rows, moving = len(points), len(inputs[POSITIONS]), is_perturbed(points)
+    count, rows, moving = len(points) // groups, len(inputs[POSITIONS]), is_perturbed(points)
     positions = torch.cat([inputs[POSITIONS]] * count)
     copied = {name: _copies(tensor, 1 if above else count) for name, tensor in of_the_model(inputs).items()}
     readout = readout_for(inputs.get(TARGETS), probed.model, probed.readout)
@@ -102,7 +107,7 @@ def forward(
     watch = Watch(probed.names)
     with ExitStack() as stack:
         enter = stack.enter_context
-        enter(installed(probed.modules if moving else probed.always, _probes(probed, points, inputs, tensors)))
+        enter(installed(probed.modules if moving else probed.always, _probes(probed, points, inputs, tensors, groups)))
         if moving and learned is None:
             enter(watch)
         only_at = _attending(probed, stack, positions if in_part else None)
@@ -123,7 +128,8 @@ def forward_alone(probed: ProbedModel, inputs: Inputs, point: Move) -> Tensor:
     with ExitStack() as stack:
         if point.terms:
             stack.enter_context(tensors.seen_by_all(0))
-        stack.enter_context(installed(probed.asked, _probes(probed, [point], inputs, tensors)))
+        alone = replace(_probes(probed, [point], inputs, tensors), branches=False)
+        stack.enter_context(installed(probed.asked, alone))
         stack.enter_context(readout.reading(inputs[POSITIONS]))
         return readout.label_logits(probed.model(**of_the_model(inputs), **probed.settings).logits)
 
@@ -142,8 +148,11 @@ def _attending(probed: ProbedModel, stack: ExitStack, positions: Tensor | None) 
     return only_at
 
 
-def _probes(probed: ProbedModel, points: Sequence[Move], inputs: Inputs, tensors: PerturbedTensors) -> Probes:
-    return Probes(points, len(inputs[POSITIONS]), tensors, probed.trust, probed.readout.rows, probed.asked)
+def _probes(
+    probed: ProbedModel, points: Sequence[Move], inputs: Inputs, tensors: PerturbedTensors, groups: int = 1
+) -> Probes:
+    rows = len(inputs[POSITIONS]) // groups
+    return Probes(points, rows, tensors, probed.trust, probed.readout.rows, probed.asked, groups)
 
 
 def _copies(tensor: Tensor, count: int) -> Tensor:

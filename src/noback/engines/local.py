@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from noback.engines.by_group import group_by_group
+from noback.engines.by_group import Together, group_by_group
 from noback.engines.forward import probed_model
 from noback.engines.generation import Writing
 from noback.engines.options import SHARED
@@ -62,6 +63,7 @@ class Local:
         probed = probed_model(model, weights, word_ids, self._trust, self.runner.attention)
         planner = Planner(model, self._names, share if self.runner.shares else "none")
         self._scorer = Scorer(probed, self.runner, planner, self._trust, say)
+        self._together = Together(probed, self.runner, self._trust)
 
     @property
     def weights(self) -> Weights:
@@ -109,11 +111,35 @@ class Local:
             except torch.OutOfMemoryError as error:
                 self._take_less(probes, examples, error)
 
+    @torch.inference_mode()
     def score_groups(
         self, batch: Batch, groups: Sequence[slice], points: Sequence[Sequence[Move]]
     ) -> list[list[Tensor]]:
-        """The label logits of each group of examples at its own points: one group after the other."""
-        return group_by_group(self, batch, groups, points)
+        """The label logits of each group of examples at its own points: float32 [examples, labels], on the CPU."""
+        while True:
+            probes, examples = self._at_once(batch, points[0])
+            try:
+                with self.runner.within():
+                    return self._groups_at_once(batch, groups, points, probes, examples)
+            except torch.OutOfMemoryError as error:
+                self._take_less(probes, examples, error)
+
+    def _groups_at_once(
+        self, batch: Batch, groups: Sequence[slice], points: Sequence[Sequence[Move]], probes: int, examples: int
+    ) -> list[list[Tensor]]:
+        """As many groups together as have so many examples, or one after the other; a smaller last one by itself."""
+        scores: list[list[Tensor]] = []
+        most = max(examples // max(part.stop - part.start for part in groups), 1)
+        whole = len(groups) - (groups[-1].stop - groups[-1].start < groups[0].stop - groups[0].start)
+        chunks = [*_cut(range(whole), most), *([range(whole, len(groups))] if whole < len(groups) else [])]
+        for chunk in chunks:
+            some, own = groups[chunk[0] : chunk[-1] + 1], points[chunk[0] : chunk[-1] + 1]
+            first = some[0].start
+            part = batch.part(slice(first, some[-1].stop))
+            moved = [slice(one.start - first, one.stop - first) for one in some]
+            found = None if probes < len(own[0]) else self._together(part, moved, own, partial(group_by_group, self))
+            scores += found or group_by_group(self, part, moved, own)
+        return [[one.cpu() for one in of_group] for of_group in scores]
 
     @torch.inference_mode()
     def write(

@@ -34,6 +34,7 @@ class Reference:
         """The label logits of the batch at each point: float32 [examples, labels] each."""
         return [self._logits(batch, point) for point in points]
 
+    @torch.inference_mode()
     def score_groups(
         self, batch: Batch, groups: Sequence[slice], points: Sequence[Sequence[Move]]
     ) -> list[list[Tensor]]:

@@ -38,8 +38,11 @@ def handled(module: nn.Module) -> Handled:
     return module, next(handler for test, handler in HANDLERS if test(module))
 
 
-def perturbed_modules(model: nn.Module, names: TensorNames) -> Iterator[nn.Module]:
-    """The topmost modules that own a tuned tensor themselves; a LoRA is one with its parts."""
+def perturbed_modules(model: nn.Module, names: TensorNames, *, deep: bool = False) -> Iterator[nn.Module]:
+    """The topmost modules that own a tuned tensor themselves; a LoRA is one with its parts.
+
+    `deep`: a module whose own ones are all also owned below it, as a head's bias is its decoder's, is looked into.
+    """
     seen: set[nn.Module] = set()
 
     def walk(module: nn.Module) -> Iterator[nn.Module]:
@@ -47,7 +50,9 @@ def perturbed_modules(model: nn.Module, names: TensorNames) -> Iterator[nn.Modul
             return
         seen.add(module)
         tuned = module.parameters() if is_lora(module) else module._parameters.values()
-        if any(tensor is not None and tensor in names for tensor in tuned):
+        own = [tensor for tensor in tuned if tensor is not None and tensor in names]
+        below = [tensor for child in module.children() for tensor in child.parameters()] if deep and own else []
+        if any(all(tensor is not other for other in below) for tensor in own):
             yield module
             return
         for child in module.children():

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from noback.directions.backend import Products
 from noback.engines.modules.kinds import Forward, is_plain
 from noback.engines.modules.probes import Probes
 
@@ -19,12 +20,34 @@ def linear(probes: Probes, module: nn.Linear, _forward: Forward, x: Tensor) -> T
     """The product, or of a decoder the output rows that are asked for."""
     rows, x = probes.output_rows.get(module), probes.spread(x)
     bias = None if module.bias is None else probes.bias(module.bias, rows)
+    thin = probes.products(module.weight, rows)
+    if thin is not None:
+        with torch._C.DisableTorchFunction():
+            weight = module.weight if rows is None else module.weight[rows]
+            return thin_branch(x, weight.t(), Products(thin.of_columns, thin.of_rows), bias)
     if probes.tensors.moves(module.weight):
         return products(probes, x, probes.perturbed(module.weight, rows), bias)
     y = F.linear(x, module.weight if rows is None else module.weight[rows])
     if bias is not None:
         y.view(probes.count, -1, y.shape[-1]).add_(bias)
     return y
+
+
+def thin_branch(x: Tensor, weight: Tensor, products: Products, bias: Tensor | None) -> Tensor:
+    """X [probes x rows, ..., in] by weight [in, out], one for all probes, plus each probe's thin products and bias.
+
+    `products`: of the inputs and of the outputs, [probes, products, in] and [probes, products, out].
+    """
+    of_inputs, of_outputs = (part.to(x.dtype) for part in products)
+    parts = x.reshape(len(of_inputs), -1, x.shape[-1])
+    if of_inputs.shape[1] == 1:
+        inner = (parts * of_inputs).sum(-1, keepdim=True)
+        y = inner * of_outputs if bias is None else torch.addcmul(bias, inner, of_outputs)
+    else:
+        inner = torch.bmm(parts, of_inputs.transpose(1, 2))
+        y = torch.bmm(inner, of_outputs) if bias is None else torch.baddbmm(bias, inner, of_outputs)
+    y = y.view(-1, y.shape[-1]).addmm_(parts.flatten(0, 1), weight)
+    return y.view(*x.shape[:-1], y.shape[-1])
 
 
 def products(probes: Probes, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from noback.engines.modules.kinds import Forward, is_plain
@@ -37,9 +38,14 @@ def is_lora(module: nn.Module) -> bool:
 
 def lora(probes: Probes, module: Any, _forward: Forward, x: Tensor) -> Tensor:
     """One product a probe: to sum the weights costs less than a second pass over the activations."""
-    base = module.base_layer
+    base, x = module.base_layer, probes.spread(x)
     down, up = (probes.values(part["default"].weight) for part in (module.lora_A, module.lora_B))
+    if probes.groups > 1:  # a sum for each of many probes would take their number of copies of the weight
+        y = F.linear(x, base.weight, base.bias)
+        inner = torch.bmm(x.reshape(probes.count, -1, x.shape[-1]), down.transpose(1, 2))
+        y.view(probes.count, -1, y.shape[-1]).baddbmm_(inner, up.transpose(1, 2), alpha=module.scaling["default"])
+        return y
     frozen = base.weight.expand(probes.count, -1, -1)
     weight = torch.baddbmm(frozen, up, down, alpha=module.scaling["default"])
     bias = None if base.bias is None else base.bias.expand(probes.count, 1, -1)
-    return products(probes, probes.spread(x), weight, bias)
+    return products(probes, x, weight, bias)

@@ -27,6 +27,12 @@ def layer_norm(probes: Probes, module: nn.LayerNorm, _forward: Forward, x: Tenso
 
         with torch._C.DisableTorchFunction():
             return in_one_launch(x, weight, bias, module.eps)
+    if probes.groups > 1 and weight is not None and bias is not None:  # many probes of few rows
+        normed = F.layer_norm(x, list(module.normalized_shape), eps=module.eps)
+        width = weight[0].numel()
+        rows = normed.view(probes.count, -1, width)
+        y = torch.addcmul(bias.view(-1, 1, width), rows, weight.view(-1, 1, width))
+        return y.view(x.shape)
     shape, absent = list(module.normalized_shape), [None] * probes.count
     vectors = (absent if part is None else part for part in (weight, bias))
     parts = zip(x.chunk(probes.count), *vectors, strict=True)

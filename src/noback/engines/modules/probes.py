@@ -12,12 +12,13 @@ from functools import partial
 
 from torch import Tensor, nn
 
+from noback.directions.backend import Products
 from noback.engines.modules.kinds import Forward, replaced_forward
 from noback.engines.perturbed import Perturbed, TensorNames
 from noback.engines.trust import Trust
 from noback.errors import InputError
 from noback.values import Move
-from noback.weights import Weights
+from noback.weights import Weights, thin_tensors
 
 Handled = tuple[nn.Module, Forward]  # a module, and the handler that stands in for its forward
 _FIRST_LAYER = 6  # whole tensors that a forward has perturbed: about a layer
@@ -40,6 +41,7 @@ class PerturbedTensors:
         """
         self._weights, self._names, self._points = weights, names, points
         self._moving = is_perturbed(points)
+        self._thin = thin_tensors(weights)
         together = order is not None and self._moving
         self._small = weights.small(points) if together else {}
         self._groups = weights.groups(order or (), len(points)) if together else {}
@@ -61,6 +63,11 @@ class PerturbedTensors:
         if rows is None and only is None:
             return self._whole(name)
         return self._weights.perturbed(name, self._points, rows, only=only)
+
+    def products(self, tensor: Tensor, rows: Tensor | None, only: int | None) -> Products | None:
+        """What the points add to a tensor or its chosen rows, where that is a few thin products; None: it is not."""
+        name = self._names[tensor]
+        return self._weights.products(name, self._points, rows, only) if name in self._thin else None
 
     def looked_up(self, table: Tensor, ids: Tensor, only: int | None) -> Tensor:
         """Row `ids[...]` of an embedding; only the rows that are used are perturbed."""
@@ -91,6 +98,8 @@ class Probes:
     trust: Trust
     output_rows: Mapping[nn.Module, Tensor]  # the outputs that are asked of a linear
     asked: Sequence[Handled]  # those linears
+    groups: int = 1  # how many groups of examples have points of their own: each probe is one of a group
+    branches: bool = True  # whether a thin branch may stand for a perturbed copy
     only: int | None = None  # within a module that takes the probes one by one, the probe in hand
 
     @property
@@ -106,6 +115,11 @@ class Probes:
     def perturbed(self, tensor: Tensor, rows: Tensor | None = None) -> Tensor:
         """[probes, *shape]"""
         return self.tensors.perturbed(tensor, rows, self.only)
+
+    def products(self, tensor: Tensor, rows: Tensor | None = None) -> Products | None:
+        """[probes, products, rows] and [probes, products, columns] of a tensor whose directions are thin products."""
+        thin = self.branches and self.tensors.moves(tensor)
+        return self.tensors.products(tensor, rows, self.only) if thin else None
 
     def values(self, tensor: Tensor) -> Tensor:
         """[probes, *shape], also of a tensor that is the same at every point."""
