@@ -44,6 +44,7 @@ METHODS = {
     "one_sided": {"estimator": OneSided(eps=1e-2, directions=3)},
     "clipped": {"estimator": TwoSided(eps=1e-2, directions=5), "rule": Sgd(lr=1e-2, clip=0.8)},
     "momentum": {"rule": Momentum(lr=1e-2, window=4, weight_decay=1e-3, schedule="linear")},
+    "readout": {"readout": "exact"},
     "both": {"estimator": OneSided(eps=1e-2, directions=3), "rule": Momentum(lr=1e-2, window=2)},
 }
 methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)

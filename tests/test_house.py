@@ -12,11 +12,12 @@ from noback.directions import AnyNoise
 from noback.engines.options import AnyEngine
 from noback.estimators import AnyEstimator
 from noback.objectives import AnyObjective
+from noback.readouts import AnyReadout
 from noback.rules import AnyRule
 
 PACKAGE = Path(__file__).parent.parent / "src" / "noback"
 FILES = sorted(PACKAGE.rglob("*.py"))
-UNIONS = (AnyAdapter, AnyNoise, AnyEngine, AnyEstimator, AnyObjective, AnyRule)
+UNIONS = (AnyAdapter, AnyNoise, AnyEngine, AnyEstimator, AnyObjective, AnyReadout, AnyRule)
 KINDS = {kind.__name__ for union in UNIONS for kind in typing.get_args(union) or (union,)}
 
 

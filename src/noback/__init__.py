@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from noback.objectives import LanguageModel as LanguageModel
     from noback.objectives import MacroF1 as MacroF1
     from noback.objectives import Reward as Reward
+    from noback.readouts import ExactReadout as ExactReadout
     from noback.reporting import report as report
     from noback.result import Result as Result
     from noback.rules import Momentum as Momentum
@@ -101,7 +102,8 @@ _ROOMS = {
     "train": "functions",
     "tuned_run": "tuned",
 }
-_METHODS = {"estimators": "AnyEstimator", "rules": "AnyRule", "directions": "AnyNoise"}  # each kind is public
+# each kind is public
+_METHODS = {"estimators": "AnyEstimator", "rules": "AnyRule", "directions": "AnyNoise", "readouts": "AnyReadout"}
 
 
 if not TYPE_CHECKING:  # a type checker would take every name for a public one, of any type
@@ -122,6 +124,6 @@ def __dir__() -> list[str]:
 
 
 def _methods() -> dict[str, type[Any]]:
-    """The estimators, rules and noise families by the names of their classes."""
+    """The estimators, rules, noise families and readouts by the names of their classes."""
     unions = (getattr(importlib.import_module(f"noback.{room}"), union) for room, union in _METHODS.items())
     return {kind.__name__: kind for union in unions for kind in get_args(union) or (union,)}

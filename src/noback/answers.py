@@ -108,6 +108,7 @@ def fitted(config: RunConfig, spec: TaskSpec) -> RunConfig:
             "--objective reward:module:function"
         )
     config = dataclasses.replace(config, objective=config.objective.for_answers(spec.answer, spec.name))
+    config = _with_readout_that_fits(config, spec)
     if config.balance is not None and not spec.labels:
         raise InputError(
             f"balance is {config.balance!r} and task {spec.name!r} has no labels to be in equal shares; leave it out"
@@ -119,6 +120,23 @@ def fitted(config: RunConfig, spec: TaskSpec) -> RunConfig:
             + (f"expected one of {', '.join(known)}" if known else f"leave it out: they are judged by {spec.metric}")
         )
     return config
+
+
+def left_out(config: RunConfig) -> str:
+    """Why a readout that was asked for is left out."""
+    return f"readout: left out, for objective {config.objective.kind!r} has no gradient to fit it by"
+
+
+def _with_readout_that_fits(config: RunConfig, spec: TaskSpec) -> RunConfig:
+    """The configuration without a readout where its objective cannot teach one; refused where there are no words."""
+    if config.readout is None:
+        return config
+    if config.adapter.head_seed is not None or (config.objective.teaches and spec.answer != "words"):
+        what = f"adapter {config.adapter.kind!r}" if config.adapter.head_seed is not None else f"task {spec.name!r}"
+        raise InputError(
+            f"a readout stands on top of label words, and {what} reads none: leave it out (--readout words)"
+        )
+    return config if config.objective.teaches else dataclasses.replace(config, readout=None)
 
 
 def _metrics_for(config: RunConfig, spec: TaskSpec) -> list[str]:

@@ -56,6 +56,8 @@ def objective_config(config: RunConfig, name: str) -> RunConfig:
                 "name objectives without a head: --objectives cross_entropy,accuracy"
             )
         adapter = given if has_head else Head()
+    if adapter.head_seed is not None:
+        config = dataclasses.replace(config, readout=None)  # it stands on top of label words
     table = {"objective": kind} if kind != config.objective.kind else {"objective": config.objective}
     objective = build(RunConfig, table).objective
     return dataclasses.replace(config, objective=objective, adapter=adapter)
@@ -230,7 +232,7 @@ def _row(folder: Path, one: Compared, result: Result | None) -> dict[str, Any]:
         "after": result.final if result else None,
         "best": result.best if result else None,
         "examples": base.get("examples"),
-        "forwards": len(steps) * one.config.estimator.forwards,
+        "forwards": result.forwards if result else len(steps) * one.config.estimator.forwards,
         "seconds": result.seconds if result else evaluated[-1].get("seconds", 0.0),
         "verdict": result.verdict if result else DIVERGING,
     }

@@ -24,6 +24,7 @@ from noback.inputs import read_toml
 from noback.json_text import json_text
 from noback.objectives import SELECTING, AnyObjective, CrossEntropy
 from noback.options import build, check_seed, converted, one_of, option, whole
+from noback.readouts import AnyReadout
 from noback.rules import AnyRule, Sgd
 from noback.tasks import TaskSpec, check_line, own_name, spec_for, words_text
 from noback.usual import usual_eps, usual_lr
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from noback.option_types import ConfigOptions
 
 BALANCED = ("batches",)
-METHODS = ("estimator", "rule", "noise", "adapt_ties", "engine", "adapter", "objective")  # options that have options
+METHODS = ("estimator", "rule", "noise", "readout", "adapt_ties", "engine", "adapter", "objective")  # have options
 _OTHER_NOISE = [kind for kind in typing.get_args(AnyEstimator) if kind.usual_noise != TwoSided.usual_noise]
 _USUAL_NOISE = ", ".join([TwoSided.usual_noise, *(f"with {kind.kind} {kind.usual_noise}" for kind in _OTHER_NOISE)])
 
@@ -87,6 +88,9 @@ class RunConfig:
     noise: AnyNoise | None = option(None, f"family of the directions' noise; none: {_USUAL_NOISE}")
     directions_per: str = option(
         STEP, "whose directions they are: step, or the own ones of each example or of every N: example, group:N"
+    )
+    readout: AnyReadout | None = option(
+        None, "rows on top of the label words' own in the decoder, fitted by their own gradient; words: none"
     )
     adapt_ties: AdaptTies | None = option(None, "raise eps while too many slopes are exactly zero; none: keep it")
     engine: AnyEngine = option(LocalEngine(), "what runs the model's forwards")

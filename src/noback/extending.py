@@ -19,6 +19,7 @@ from noback.folder import RunFolder
 from noback.header import steps_of
 from noback.journal import Contents, read_header, read_journal, rewrite
 from noback.options import whole
+from noback.refitting import fit_steps
 from noback.rules import lr_at
 from noback.run import recorded_config
 from noback.snapshot import remove_snapshots
@@ -73,6 +74,12 @@ def _check(folder: RunFolder, config: RunConfig, longer: Contents, steps: int) -
         raise InputError(
             f"{where} has schedule {rule.schedule!r}, under which a run of {steps} steps would have taken its first "
             f"{taken} with other learning rates; train anew with --steps {steps}"
+        )
+    fits = [sorted(one for one in fit_steps(each) if one <= taken) for each in (config, config.extended(steps))]
+    if fits[0] != fits[1]:
+        raise InputError(
+            f"{where} fitted its readout at steps {', '.join(map(str, fits[0]))}, where a run of {steps} steps would "
+            f"have at {', '.join(map(str, fits[1]))}; train anew with --steps {steps}"
         )
     if longer.stopped_early:
         raise InputError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,12 +12,13 @@ from noback.values import MOST_DIRECTIONS, MOST_STEPS
 
 LONGEST = 2**28  # bytes; a prefix's start stands in it
 _MOST_FIGURES = 16
+_MOST_VALUES = 2**26  # of a readout
 
 _KINDS: dict[str, type | tuple[type, ...]] = {
     "format": int, "config": dict, "config_digest": str, "task": dict, "base": str, "start": str, "data": str,
     "directions": int, "figures": list, "slope_unit": str, "device": str, "versions": dict, "mezo": dict,
     "start_tensors": dict, "model_config": dict, "tokenizer": dict, "generation": dict, "buffers": str, "threads": int,
-    "trained_rows": str, "extended": list, "server": dict,
+    "trained_rows": str, "extended": list, "server": dict, "readout": dict,
 }  # fmt: skip
 
 
@@ -71,6 +73,12 @@ def patience_of(header: Mapping[str, Any]) -> int | None:
     return patience if isinstance(patience, int) and patience > 0 else None
 
 
+def readout_shape(header: Mapping[str, Any]) -> tuple[int, int] | None:
+    """How many labels and columns the values of a run's readout have; None: it has no readout."""
+    shape = header.get("readout")
+    return None if shape is None else (int(shape["labels"]), int(shape["columns"]))
+
+
 def _check_counts(header: Mapping[str, Any], where: str) -> None:
     directions, figures = header.get("directions"), header.get("figures", [])
     if directions is None or not 1 <= directions <= MOST_DIRECTIONS:
@@ -79,6 +87,11 @@ def _check_counts(header: Mapping[str, Any], where: str) -> None:
         )
     if len(figures) > _MOST_FIGURES or not all(isinstance(name, str) for name in figures):
         raise DamagedError(f"figures in the header of {where} are {_short(figures)}; expected a few names")
+    shape = header.get("readout", {"labels": 1, "columns": 1})
+    sides = [shape.get(name) for name in ("labels", "columns")]
+    counts = all(isinstance(side, int) and 1 <= side <= _MOST_VALUES for side in sides)
+    if not counts or math.prod(sides) > _MOST_VALUES:
+        raise DamagedError(f"readout in the header of {where} is {_short(shape)}; expected its labels and columns")
     steps = header.get("config", {}).get("steps", 1)
     if not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS:
         raise DamagedError(f"config.steps in the header of {where} is {_short(steps)}; expected 1 to {MOST_STEPS}")

@@ -15,7 +15,7 @@ from noback.flag_names import ELSEWHERE, EPOCHS, FLAGS
 from noback.options import option_kinds, suggestion, table_of_text
 
 Flags = dict[str, str]  # flag -> where it stands in the options
-_METHODS = ("estimator", "rule", "noise", "engine")  # whose kinds' own options have flags of their own
+_METHODS = ("estimator", "rule", "noise", "readout", "engine")  # whose kinds' own options have flags of their own
 
 
 def config_flags() -> dict[str, str]:

@@ -11,6 +11,7 @@ from noback.directions import AnyNoise
 from noback.engines.options import AnyEngine
 from noback.estimators import AdaptTies, AnyEstimator
 from noback.objectives import AnyObjective
+from noback.readouts import AnyReadout
 from noback.rules import AnyRule
 
 Table = Mapping[str, object]  # `{"kind": "lora", "rank": 4}`
@@ -40,6 +41,7 @@ class CommonOptions(TypedDict, total=False):
     rule: AnyRule | str | Table
     noise: AnyNoise | str | Table | None
     directions_per: str
+    readout: AnyReadout | str | Table | None
     engine: AnyEngine | str | Table
     adapter: AnyAdapter | str | Table
     objective: AnyObjective | str | Table
@@ -68,6 +70,9 @@ class FlagOptions(CommonOptions, total=False):
     window: int
     clip: float | None
     noise_rank: int
+    readout_decay: float | None
+    readout_examples: int
+    readout_refits: int
     matmul_precision: str
     probes_per_pass: int | None
     micro_batch: int | None

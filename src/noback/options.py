@@ -147,14 +147,27 @@ def _convert_table(kinds: Sequence[type[Any]], value: Any, name: str) -> Any:
     kind = table.pop("kind", kinds[0].kind)
     if not isinstance(kind, str):
         raise InputError(f"{name}.kind is {shown(kind)}; expected a text")
+    if kind == off_word(kinds) and not table:
+        return None
     by_name = {each.kind: each for each in kinds}
     if kind not in by_name:
-        one_of(name, kind, by_name)
+        one_of(name, kind, by_name if table else kind_words(kinds))
     for key in table:
         owners = [each.kind for each in kinds if key in {item.name for item in fields(each)}]
         if owners and kind not in owners:
             raise InputError(f"{name} {kind!r} has no option {name + '.' + key!r}; {name} {owners[0]!r} has it")
     return build(by_name[kind], table, where=name + ".")
+
+
+def off_word(kinds: Sequence[type[Any]]) -> str | None:
+    """What one may write where none of these kinds is wanted; None: nothing but leaving it out."""
+    return next((kind.off for kind in kinds if hasattr(kind, "off")), None)
+
+
+def kind_words(kinds: Sequence[type[Any]]) -> list[str]:
+    """What may be written where a kind is asked for."""
+    off = off_word(kinds)
+    return [*([off] if off else []), *(kind.kind for kind in kinds)]
 
 
 def table_of_text(kinds: Sequence[type[Any]], text: str) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def agree_on_weights(run: Run, step: int) -> None:
         tensors, cut = run.weights.tensors, run.weights.division.cuts
         whole = {name: tensor for name, tensor in tensors.items() if name not in cut}
         parts = {name: tensor for name, tensor in tensors.items() if name in cut}
-        run.world.agree(f"set of weights after step {step}", digest(whole), digest(parts))
+        run.world.agree(f"set of weights after step {step}", digest(whole) + run.readout_values.hex(), digest(parts))
 
 
 def _told(run: Run, group: Group) -> str:

@@ -124,6 +124,7 @@ def header(run: Run) -> dict[str, Any]:
         "trained_rows": rows_digest(run.task.fingerprints("train")),
         "directions": run.directions,
         "figures": list(config.estimator.figures),
+        **readout_part(run),
         "slope_unit": config.estimator.slope_unit,
         "device": device_name(run.device),
         "threads": torch.get_num_threads(),
@@ -132,12 +133,25 @@ def header(run: Run) -> dict[str, Any]:
     }
 
 
+def readout_part(run: Run) -> dict[str, Any]:
+    """What a header says of a run's readout."""
+    if run.readout is None:
+        return {}
+    shape = run.readout.rows.shape
+    return {"readout": {"labels": shape.labels, "columns": shape.columns}}
+
+
 def begin_with(run: Run, contents: Contents) -> None:
     """Take the start that a journal holds where it cannot be made again; refuse a journal of other weights."""
     where = f"journal {str(run.folder.journal)!r}"
     check_base(run.config.model, where, contents.header, run.base, run.identity)
     if "start_tensors" in contents.header and not run.config.adapter.portable:
         run.begin(unpacked(contents.header["start_tensors"], run.weights.tensors))
+    if contents.header.get("readout") != readout_part(run).get("readout"):
+        raise DamagedError(
+            f"{where} holds a readout of another shape ({contents.header.get('readout')}) than model "
+            f"{run.config.model!r} and the task have ({readout_part(run).get('readout')})"
+        )
     started = contents.header.get("start", run.start)
     if started != run.start:
         raise DamagedError(
@@ -173,6 +187,8 @@ def go_to(run: Run, step: int, contents: Contents, *, snapshots: bool = True, at
         if run.weights.is_divided and not run.world.same(str(found and found[0])):
             found = None  # a rank that does not see the snapshot: all replay the journal
     start: Mapping[str, Tensor] | None
+    if run.readout is not None:
+        run.readout.rows.load(contents.readout_at(step))
     done, start = found or (0, None)
     if at is not None and done <= at <= step:
         done, start = at, None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from noback.history import History, read_history
 from noback.journal import Contents
 from noback.memory import peak_memory
 from noback.objectives import TEXTS, exact_match
+from noback.refitting import forwards_taken
 from noback.replaying import go_to
 from noback.run import Run
 from noback.values import Score
@@ -57,6 +59,8 @@ class Result:
     evidence: tuple[str, ...]
     health: tuple[str, ...]  # what was measured on the way; it may differ where a run was interrupted
     stopped_early: bool = False  # whether its patience ended it before all its steps were taken
+    frozen_readout: float | None = None  # accuracy of the readout on the untouched model; None: no readout, or lost
+    linear_probe: float | None = None  # that of a linear probe on the same features
     stopped: bool = False  # whether it was asked to stop after `steps` steps; `noback.resume(result.run)` goes on
 
     @property
@@ -101,7 +105,7 @@ def finished(run: Run, contents: Contents, zero_shot: Score, seconds: float, *, 
         best_score=tested.score,
         best_step=best_step,
         steps=steps,
-        forwards=steps * config.estimator.forwards,
+        forwards=forwards_taken(run, steps),
         seconds=round(seconds, 3),
         journal_bytes=run.folder.journal.stat().st_size,
         peak_memory_bytes=peak_memory(run.device),
@@ -114,6 +118,8 @@ def finished(run: Run, contents: Contents, zero_shot: Score, seconds: float, *, 
         evidence=judged.evidence,
         health=on_the_way(contents, metrics),
         stopped_early=contents.stopped_early,
+        frozen_readout=_accuracy_of(metrics, "frozen_readout"),
+        linear_probe=_accuracy_of(metrics, "linear_probe"),
         stopped=stopped,
     )
     tally = run.engine.tally
@@ -126,6 +132,11 @@ def finished(run: Run, contents: Contents, zero_shot: Score, seconds: float, *, 
 
 def _nothing(**_values: Any) -> None:
     """Write no line of metrics."""
+
+
+def _accuracy_of(metrics: Sequence[Mapping[str, Any]], kind: str) -> float | None:
+    """The accuracy on the last line of a kind."""
+    return next((line.get("accuracy") for line in reversed(metrics) if line.get("kind") == kind), None)
 
 
 def _calibrated(run: Run) -> float | None:

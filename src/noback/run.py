@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from noback.adapters import base_tensors, model_limit, refuse_quantised
-from noback.answers import fitted
+from noback.answers import fitted, left_out
 from noback.config import RunConfig, config_of, read_config
 from noback.distributed import World, check_divide
 from noback.engines import (
@@ -24,6 +24,7 @@ from noback.engines import (
     Engine,
     Models,
     Opened,
+    WithRows,
     WrongKind,
     check_loaded,
     chosen_device,
@@ -34,6 +35,7 @@ from noback.engines import (
     open_divided,
     open_model,
     open_outline,
+    rows_shape,
 )
 from noback.errors import InputError, NobackError, shown
 from noback.files import is_regular
@@ -42,6 +44,7 @@ from noback.grouping import STEP, groups_of
 from noback.header import check_run
 from noback.journal import read_header
 from noback.objectives import TEXTS
+from noback.readouts import LabelRows
 from noback.tasks import Batch, Drawn, Task, TaskSpec, draw_examples
 from noback.tensor_bytes import digest, rounded_start
 from noback.watching import Silent, Watcher
@@ -70,11 +73,14 @@ class Run:
         """
         self.world, self._models = world or World(), models
         self.spec = spec or config.spec()
-        self.config = config = fitted(config.settled(), self.spec)
+        self.config = config = fitted(asked := config.settled(), self.spec)
         self.watcher = watcher or Silent()
+        if asked.readout is not None and config.readout is None:
+            self.watcher.note(left_out(asked))
         self._folder = folder
         self.device = chosen_device(config.device or (None if config.engine.needs_base else "cpu"))
-        config.engine.check(adapter=config.adapter, causal=self.spec.is_causal, dtype=config.dtype)
+        has_readout = config.readout is not None
+        config.engine.check(adapter=config.adapter, causal=self.spec.is_causal, dtype=config.dtype, readout=has_readout)
         self._in_memory = loaded is not None
         if self.world.group is not None:
             _check_divides(config, in_memory=self._in_memory)
@@ -87,11 +93,13 @@ class Run:
         self.task = Task(self.spec, self.tokenizer, model_limit(self.model), for_head=for_head)
         self.weights = self._attached(opened, cuts)
         self.begin(None if config.adapter.portable else rounded_start(self.weights.tensors))
+        rows = self._rows()
         self.engine: Engine = config.engine.open(
             self.model,
             self.weights,
             self.task.word_ids,
             hold=config.objective.hold,
+            features=rows is not None,
             say=self.watcher.note,
             meanwhile=self._make_next_batch,
             name=config.model,
@@ -102,7 +110,10 @@ class Run:
         if self.world.size > 1:
             if self.world.models > 1:
                 check_divide(self.world.divide, self.world.models, config.estimator.forwards)
-            self.engine = DataParallel(self.engine, self.world, len(self.spec.labels))
+            beside = rows.shape.width if rows is not None else 0
+            self.engine = DataParallel(self.engine, self.world, len(self.spec.labels) + beside)
+        self.readout = WithRows(self.engine, rows) if rows is not None else None
+        self.engine = self.readout or self.engine
         self._asked: int | None = None  # the last step whose batch was asked for
         self._next: tuple[int, Batch] | None = None  # a batch that was made ahead, and its step
 
@@ -140,6 +151,11 @@ class Run:
         return fixed and config.directions_per == STEP and config.objective.on_device and self.engine.runs_ahead
 
     @property
+    def readout_values(self) -> bytes:
+        """The readout's values as a journal holds them; empty where the run has none."""
+        return b"" if self.readout is None else self.readout.rows.stored()
+
+    @property
     def metric(self) -> str:
         """What a score is: the metric that was asked for, or the task's own, or the reward."""
         return "reward" if self.config.objective.judges == TEXTS else self.config.metric or self.spec.metric
@@ -172,6 +188,19 @@ class Run:
             return self._start
         opened, _, cuts = self._open()
         return self._attached(opened, cuts).tensors
+
+    def _rows(self) -> LabelRows | None:
+        """The readout's rows, at zero; None where the run has no readout."""
+        if self.config.readout is None:
+            return None
+        if self.task.word_ids is None:
+            raise InputError(
+                f"a readout stands on top of label words of one token each, and those of task {self.spec.name!r} are "
+                "several for this tokenizer: choose other words, or leave it out (--readout words)"
+            )
+        prompt = self.task.prompts([("a",) * len(self.spec.sentences)]).to(self.device)
+        shape = rows_shape(self.model.eval(), len(self.task.word_ids), prompt.inputs)
+        return LabelRows(self.config.readout, shape, self.weights.device)
 
     def _attached(self, opened: Opened, cuts: Cuts) -> Weights:
         """What is tuned of a model, once the adapter is there."""
@@ -246,6 +275,7 @@ def _check_divides(config: RunConfig, *, in_memory: bool) -> None:
         "a model in memory": in_memory,
         f"engine {config.engine.kind!r}": not config.engine.needs_base,
         "--quantise": config.quantise is not None,
+        "--readout": config.readout is not None,
         f"adapter {config.adapter.kind!r}": not config.adapter.divides,
     }
     for what, is_there in needs.items():

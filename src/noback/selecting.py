@@ -42,4 +42,5 @@ def told(contents: Contents, metrics: Sequence[Mapping[str, Any]]) -> set[int]:
 
 
 def _is_of(line: Mapping[str, Any], record: Evaluation) -> bool:
-    return rounded(line["score"], line["loss"], record.step, chosen=record.chosen) == record
+    told = rounded(line["score"], line["loss"], record.step, chosen=record.chosen, readout=record.readout)
+    return told == record

@@ -130,6 +130,8 @@ def _opened(run: Recorded) -> tuple[Opened, Stored]:
             f"a run with adapter {adapter.kind!r} cannot be streamed; expected one that tunes the model's own weights "
             "(adapter full): leave out --stream"
         )
+    if "readout" in run.contents.header:
+        raise InputError(f"{run.where} holds a readout, which is not written row by row: leave out --stream")
     spec = spec_of(run.contents.header["task"], run.where)
     opened, stored = open_stored(config.model, config.dtype, causal=spec.is_causal)
     identity = identity_of(opened, chat=spec.chat, written=spec.answer == "text")

@@ -28,6 +28,7 @@ from noback.memory import forget_peak
 from noback.objectives import ObjectiveError, refuse_code
 from noback.paired import PerExample
 from noback.ranks import agree_on_records, agree_on_weights, agree_to_begin, own_folder
+from noback.refitting import forwards_taken, refit
 from noback.replaying import begin_with, go_to, header, placed
 from noback.result import Result, finished
 from noback.run import Run, drawn_data, recorded_config
@@ -194,13 +195,11 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None, *, resul
         recorded = step in {one.step for one in contents.evaluations}
         if is_due(step, config) and not (recorded and step in known):
             steps.settle()
-            agree_on_weights(run, step)
-            with stopping_at(run, contents, step):
-                found, examples = _evaluated(run)
+            found, examples = _looked(run, contents, step)
             candidate = Candidate(found.loss, examples)
             if not recorded:
                 chosen = contents.is_chained and contents.chooses and (best is None or is_better(candidate, best))
-                evaluation = rounded(found.score, found.loss, step, chosen=chosen)
+                evaluation = rounded(found.score, found.loss, step, chosen=chosen, readout=run.readout_values)
                 contents.add(evaluation, journal.append(evaluation))
             best = candidate if contents.evaluations[-1].chosen else best
             known.add(step)  # a process that was killed here left its evaluation in the journal and no line for people
@@ -227,6 +226,14 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None, *, resul
     return finished(run, contents, zero_shot, earlier + time.monotonic() - began)
 
 
+def _looked(run: Run, contents: Contents, step: int) -> tuple[Score, PerExample]:
+    """An evaluation at a step, the readout fitted before it where its turn is."""
+    agree_on_weights(run, step)
+    with stopping_at(run, contents, step):
+        refit(run, contents, step)
+        return _evaluated(run)
+
+
 def _evaluated(run: Run) -> tuple[Score, PerExample]:
     """The validation set answered: how good the answers are, together and one by one."""
     answered = answers(run, "validation")
@@ -237,8 +244,9 @@ def _tell(run: Run, step: int, seconds: float, found: Score, examples: PerExampl
     """Write the line of an evaluation, for people and for the verdict."""
     kept = examples.sampled(_kept(run.config))
     run.folder.add_metrics(
-        kind="validation", step=step, seconds=round(seconds, 3), **dataclasses.asdict(found), **kept._asdict()
-    )
+        kind="validation", step=step, seconds=round(seconds, 3), forwards=forwards_taken(run, step),
+        **dataclasses.asdict(found), **kept._asdict(),
+    )  # fmt: skip
 
 
 def _kept(config: RunConfig) -> int:

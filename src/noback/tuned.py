@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from noback.adapters import is_quantised
 from noback.answers import scored
 from noback.counts import one_answer_warning
-from noback.engines import AnyEngine
+from noback.engines import AnyEngine, note_rows, rows_written, save_rows
 from noback.errors import InputError, NobackError, NoNumbers
 from noback.evaluating import answers, score_of, write
 from noback.files import whole_folder
@@ -161,6 +161,23 @@ def _check_answers(run: Run, step: int | None) -> None:
         ) from None
 
 
+def _save(run: Run, adapter: Any, folder: Path, *, merge: bool) -> None:
+    """A model or an adapter with its readout: in the decoder's rows, or in a file beside an adapter."""
+    if run.readout is None or run.task.word_ids is None:
+        adapter.merge(run.model).save_pretrained(folder) if merge else adapter.save(run.model, str(folder))
+        return
+    rows, ids = run.readout.rows, run.task.word_ids
+    facts = {"labels": list(run.spec.labels), "words": run.task.texts, "token_ids": ids}
+    if not (merge or adapter.tunes_base):
+        adapter.save(run.model, str(folder))
+        save_rows(folder, facts, rows)
+        return
+    model = adapter.merge(run.model) if merge else run.model
+    with rows_written(model, ids, rows) as untied:
+        model.save_pretrained(folder)
+    note_rows(folder, facts, untied=untied)
+
+
 def check_target(target: Path) -> None:
     """Refuse to write into a folder that holds something."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -193,10 +210,7 @@ def export(
         )
     try:
         with whole_folder(Path(target).resolve()) as unborn:
-            if merge:
-                adapter.merge(run.model).save_pretrained(unborn)
-            else:
-                adapter.save(run.model, str(unborn))
+            _save(run, adapter, unborn, merge=merge)
             run.tokenizer.save_pretrained(unborn)
     except (OSError, SafetensorError) as error:
         why = getattr(error, "strerror", None) or error

@@ -62,7 +62,7 @@ def verdict(contents: Contents, metrics: Sequence[Mapping[str, Any]]) -> Verdict
     evidence = [*broken, *_evaluated(contents, evaluated)]
     evidence += course.evidence() if course else [_UNKNOWN] * (not broken)
     evidence += _step_size(course, contents) if course and word == TOO_SMALL else []
-    evidence += [*_slopes(contents), *_majority(evaluated, metrics), *_calibration(metrics)]
+    evidence += [*_slopes(contents), *_majority(evaluated, metrics), *_calibration(metrics), *_readout(metrics)]
     return Verdict(word, (*evidence, *_advice(word, course, contents)))
 
 
@@ -335,6 +335,19 @@ def _calibration(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     return [
         f"a content-free calibration alone gives {alone:.1%} on the test set, more than the best weights' {tuned:.1%}"
+    ]
+
+
+def _readout(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the steps added to the readout that was fitted before them."""
+    tested = [line for line in metrics if line.get("kind") == "test" and line.get("at") == "best"]
+    frozen = [line for line in metrics if line.get("kind") == "frozen_readout"]
+    if not all(lines and has_numbers(lines[-1], "accuracy") for lines in (tested, frozen)):
+        return []
+    alone, tuned = frozen[-1]["accuracy"], tested[-1]["accuracy"]
+    return [
+        f"the readout on the untouched model gives {alone:.1%} on the test set, the best weights {tuned:.1%}: "
+        f"{100 * (tuned - alone):+.1f} points by the steps"
     ]
 
 

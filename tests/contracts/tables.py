@@ -12,6 +12,7 @@ from noback.directions import AnyNoise, LowRank, Normal, Rademacher, Rank1
 from noback.engines import Engine, Local, Reference
 from noback.estimators import AnyEstimator, CurvatureWeighted, OneSided, TwoSided
 from noback.objectives import Accuracy, AnyObjective, CrossEntropy, Function, LanguageModel, MacroF1, Reward
+from noback.readouts import AnyReadout, ExactReadout
 from noback.rules import AnyRule, Momentum, Normalised, Sgd
 
 
@@ -49,6 +50,11 @@ NOISES: dict[str, AnyNoise] = {
 
 # Whose directions they are, and a noise to go with each.
 DIRECTIONS_PER: dict[str, AnyNoise] = {"step": LowRank(rank=2), "example": Rank1(), "group:3": Normal()}
+
+READOUTS: dict[str, AnyReadout] = {
+    "exact": ExactReadout(),
+    "exact-decayed-some": ExactReadout(decay=0.1, examples=6, refits=1),
+}
 
 OBJECTIVES: dict[str, AnyObjective] = {
     "cross_entropy": CrossEntropy(),

@@ -18,21 +18,23 @@ from noback.errors import InputError
 from noback.estimators import AnyEstimator, estimate, run_search
 from noback.journal import StepRecord
 from noback.objectives import AnyObjective
+from noback.readouts import AnyReadout
 from noback.replaying import recorded_move
 from noback.rules import SCHEDULES, AnyRule, Sgd, coefficients_of, move_of
 from noback.stepping import probe_figures
 from noback.values import UNPERTURBED, Estimate, Move, Term, direction_seeds
-from tests.contracts.tables import ADAPTERS, ESTIMATORS, NOISES, OBJECTIVES, RULES
+from tests.contracts.tables import ADAPTERS, ESTIMATORS, NOISES, OBJECTIVES, READOUTS, RULES
 
 UNIONS = {
     "estimator": (AnyEstimator, [row.estimator for row in ESTIMATORS.values()]),
     "rule": (AnyRule, [*RULES.values()]),
     "noise": (AnyNoise, [*NOISES.values()]),
+    "readout": (AnyReadout, [*READOUTS.values()]),
     "objective": (AnyObjective, [*OBJECTIVES.values()]),
     "adapter": (AnyAdapter, [*ADAPTERS.values()]),
 }
 ROWS = [(name, row) for name, (_, rows) in UNIONS.items() for row in rows]
-METHODS = [(name, row) for name, row in ROWS if name in ("estimator", "rule", "noise")]
+METHODS = [(name, row) for name, row in ROWS if name in ("estimator", "rule", "noise", "readout")]
 estimators = pytest.mark.parametrize("estimator", [row.estimator for row in ESTIMATORS.values()], ids=ESTIMATORS)
 rules = pytest.mark.parametrize("rule", [dataclasses.replace(rule, lr=0.5) for rule in RULES.values()], ids=RULES)
 
@@ -48,7 +50,7 @@ def losses_at(points):
 @pytest.mark.parametrize("name", UNIONS)
 def test_every_kind_has_a_row(name):
     union, rows = UNIONS[name]
-    assert {type(row) for row in rows} == set(typing.get_args(union))
+    assert {type(row) for row in rows} == set(typing.get_args(union) or [union])
 
 
 @pytest.mark.parametrize(("name", "row"), ROWS, ids=str)

@@ -26,7 +26,7 @@ from noback.journal import read_journal
 from noback.replaying import go_to, move_at
 from noback.run import Run
 from noback.tuned import tuned_run
-from tests.contracts.tables import DIRECTIONS_PER, ESTIMATORS, NOISES, RULES
+from tests.contracts.tables import DIRECTIONS_PER, ESTIMATORS, NOISES, READOUTS, RULES
 
 
 @pytest.fixture
@@ -64,12 +64,21 @@ def test_so_they_do_for_low_rank_directions_an_example_of_every_adapter(config, 
     check(dataclasses.replace(config, noise=noise, adapter=adapter, directions_per="example"), tmp_path)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("readout", READOUTS)
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_so_they_do_with_every_readout(config, tmp_path, dtype, readout, estimator):
+    chosen = {"estimator": ESTIMATORS[estimator].estimator, "readout": READOUTS[readout]}
+    check(dataclasses.replace(config, dtype=dtype, **chosen), tmp_path)
+
+
 def check(config, tmp_path):
     result = train(config, tmp_path / "run")
     replayed, step = tuned_run(tmp_path / "run", "final", snapshots=False)
     assert step == 7
     assert replayed.weights.digest() == result.final_weights
     assert replayed.weights.digest() not in {replayed.base, replayed.start}
+    assert replayed.readout_values == read_journal(tmp_path / "run" / "journal").evaluations[-1].readout
 
 
 @pytest.mark.parametrize("adapter", [Full(), Head(), Head(alone=True)], ids=["words", "head", "head-alone"])

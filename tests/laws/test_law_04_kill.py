@@ -10,10 +10,10 @@ import time
 
 import pytest
 
-from noback import OneSided, RunConfig, Sgd, TwoSided
+from noback import Momentum, OneSided, RunConfig, Sgd, TwoSided
 from noback.folder import RunFolder
 from noback.training import Interrupted, resume, train
-from tests.contracts.tables import DIRECTIONS_PER, ESTIMATORS, RULES
+from tests.contracts.tables import DIRECTIONS_PER, ESTIMATORS, READOUTS, RULES
 
 KILLS = 20
 STEPS = 240
@@ -23,8 +23,8 @@ def start(config, out):
     resume(out) if RunFolder(out).config.is_file() else train(config, out)
 
 
-@pytest.mark.parametrize("per", ["step", "example"])
-def test_a_run_killed_twenty_times_ends_on_the_same_bits(tiny_folder, data_folder, tmp_path, per):
+@pytest.mark.parametrize(("per", "readout"), [("step", None), ("example", None), ("step", READOUTS["exact"])], ids=str)
+def test_a_run_killed_twenty_times_ends_on_the_same_bits(tiny_folder, data_folder, tmp_path, per, readout):
     config = RunConfig(
         model=str(tiny_folder),
         data=str(data_folder),
@@ -35,6 +35,7 @@ def test_a_run_killed_twenty_times_ends_on_the_same_bits(tiny_folder, data_folde
         eval_every=7,
         rule=Sgd(lr=1e-2),
         estimator=TwoSided(eps=1e-2),
+        readout=readout,
     )
     undisturbed = train(config, tmp_path / "undisturbed")
     # A server that has imported everything and run nothing: its children start in a moment and are killed for real.
@@ -76,6 +77,13 @@ def test_every_method_goes_on_from_any_step(tiny_folder, data_folder, tmp_path, 
 @pytest.mark.parametrize("per", DIRECTIONS_PER)
 def test_so_does_one_with_directions_of_its_examples_own(tiny_folder, data_folder, tmp_path, per):
     chosen = {"directions_per": per, "noise": DIRECTIONS_PER[per], "rule": Sgd(lr=1e-2, clip=2.0)}
+    check_going_on(tiny_folder, data_folder, tmp_path, {**chosen, "estimator": OneSided(eps=1e-2, directions=2)})
+
+
+@pytest.mark.parametrize("readout", READOUTS)
+@pytest.mark.parametrize("per", ["step", "example"])
+def test_so_does_one_with_a_readout(tiny_folder, data_folder, tmp_path, per, readout):
+    chosen = {"directions_per": per, "rule": Momentum(lr=1e-2, window=2), "readout": READOUTS[readout]}
     check_going_on(tiny_folder, data_folder, tmp_path, {**chosen, "estimator": OneSided(eps=1e-2, directions=2)})
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from noback.config import RunConfig, config_of, read_config, renamed
 from noback.errors import InputError, shown
 from noback.keywords import base_of, config_flags, field_at, kind_table, kinds_of, owned, put, text_as
-from noback.options import option_kinds
+from noback.options import kind_words, off_word, option_kinds
 
 _METAVARS = {"--template": "TEXT", "--words": "LABEL=WORD,..."}
 
@@ -23,8 +23,8 @@ def add_flags(parser: Any, options: type[Any], flags: Mapping[str, str], *, seve
     for flag, path in flags.items():
         field, default, hint, owners = field_at(options, path)
         kinds = option_kinds(hint)
-        choices = [kind.kind for kind in kinds] if kinds else field.metadata["choices"]
-        default = choices[0] if kinds and type(None) not in typing.get_args(hint) else default
+        choices = kind_words(kinds) if kinds else field.metadata["choices"]
+        default = choices[0] if kinds and (off_word(kinds) or type(None) not in typing.get_args(hint)) else default
         whose = f"{path.split('.')[0]} {' or '.join(owners)}: " if owners else ""
         text = whose + _help(options, path, field) + (f": {', '.join(choices)}" if choices else "") + _shown(default)
         metavar = _METAVARS.get(flag) or _metavar(hint)
@@ -38,7 +38,7 @@ def config_choices() -> dict[str, tuple[str, ...]]:
     found = dict[str, tuple[str, ...]]()
     for path in config_flags().values():
         field, _, hint, _ = field_at(RunConfig, path)
-        choices = [kind.kind for kind in option_kinds(hint)] or field.metadata["choices"]
+        choices = kind_words(option_kinds(hint)) or field.metadata["choices"]
         found |= {path: tuple(choices)} if choices else {}
     return found
 

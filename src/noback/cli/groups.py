@@ -11,7 +11,9 @@ _GROUPS = {
         "data_changed_ok", "input", "file",
     ),
     "model": ("model", "at", "adapter", "dtype", "quantise", "device", "engine", "url", "trust", "shape", "merge"),
-    "method": ("objective", "objectives", "estimator", "rule", "noise", "directions_per", "adapt_ties", "probes"),
+    "method": (
+        "objective", "objectives", "estimator", "rule", "noise", "directions_per", "readout", "adapt_ties", "probes",
+    ),
     "run": (),  # what stands nowhere else
     "output": ("out", "markdown", "toml", "log_to", "health_every", "json"),
 }  # fmt: skip

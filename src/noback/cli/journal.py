@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from noback.cli.commands import add_json, say
-from noback.journal import Contents, read_journal
+from noback.journal import Contents, Evaluation, read_journal
 
 HELP = "show what a run's journal holds"
 DESCRIPTION = """
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
     values = {
         "header": contents.header,
         "records": [dataclasses.asdict(record) for record in contents.steps],
-        "evaluations": [dataclasses.asdict(one) for one in contents.evaluations],
+        "evaluations": [_evaluation(one) for one in contents.evaluations],
         "eps_changes": [dataclasses.asdict(change) for change in contents.eps_changes],
         "bytes": contents.sound_bytes + contents.torn_bytes,
         "record_bytes": contents.record_bytes,
@@ -42,6 +42,11 @@ def run(arguments: argparse.Namespace) -> None:
         "warning": contents.warning(),
     }
     say(arguments, values, _text(contents))
+
+
+def _evaluation(one: Evaluation) -> dict[str, Any]:
+    """An evaluation as JSON holds it; the values of a readout are many, and stand in the file."""
+    return {key: value for key, value in dataclasses.asdict(one).items() if key != "readout"}
 
 
 def _task(header: Mapping[str, Any]) -> Any:

@@ -91,5 +91,8 @@ def _tested(result: Result) -> tuple[str, str]:
     beside = "" if alone is None else f"; one label as the answer to everything gives {alone:.3f}"
     own = "" if result.metric in ("accuracy", "loss") else f"  {result.metric} {scores}{beside}\n"
     calibrated = "" if result.calibrated is None else f"  calibrated, zero-shot: {result.calibrated:.1%}\n"
+    frozen = "" if result.frozen_readout is None else f"  readout on the untouched model: {result.frozen_readout:.1%}"
+    frozen += "" if not frozen or result.linear_probe is None else f"; a linear probe: {result.linear_probe:.1%}"
+    calibrated += frozen and f"{frozen}\n"
     accuracy = f"test accuracy {result.zero_shot:.1%} before, {result.best:.1%} after ({change:+.1f} points)"
     return f"{result.task}: {accuracy}\n{own}{calibrated}", f"{result.final:.1%}"

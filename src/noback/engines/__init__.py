@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from noback.engines.options import AnyEngine, LocalEngine, SglangEngine
     from noback.engines.outline import open_outline
     from noback.engines.perturbed import Perturbed, TensorNames, materialised
-    from noback.engines.readout import by_example, check_numbers, readout_for, readout_of
+    from noback.engines.readout import by_example, check_numbers, decoder_of, readout_for, readout_of
     from noback.engines.reference import Reference
     from noback.engines.reuse.planning import Tally
+    from noback.engines.rows_in_model import note_rows, rows_written, save_rows
+    from noback.engines.with_rows import WithRows, rows_shape
 
 # Name -> its file. A file is opened when one of its names is used: MeZO needs few of them.
 _FILES = {
@@ -43,21 +45,23 @@ _FILES = {
     **dict.fromkeys(("IN_MEMORY", "check_loaded", "device_of", "dtype_of", "loaded_model", "name_of"), "loaded"),
     **dict.fromkeys(("AnyEngine", "LocalEngine", "SglangEngine"), "options"),
     **dict.fromkeys(("Perturbed", "TensorNames", "materialised"), "perturbed"),
-    **dict.fromkeys(("by_example", "check_numbers", "readout_for", "readout_of"), "readout"),
+    **dict.fromkeys(("by_example", "check_numbers", "decoder_of", "readout_for", "readout_of"), "readout"),
     "Local": "local",
     "Models": "kept",
     "Reference": "reference",
     "open_outline": "outline",
     "Tally": "reuse.planning",
+    **dict.fromkeys(("WithRows", "rows_shape"), "with_rows"),
+    **dict.fromkeys(("note_rows", "rows_written", "save_rows"), "rows_in_model"),
 }
 
 __all__ = [
     "AnyEngine", "Cuts", "DataParallel", "Engine", "IN_MEMORY", "Local", "LocalEngine", "Models", "Opened",
-    "Perturbed", "Reference", "SglangEngine", "Tally", "TensorNames", "Writing", "WrongKind", "by_example",
-    "check_identity", "check_loaded", "check_numbers", "chosen_device", "device_of", "divide_adapters",
+    "Perturbed", "Reference", "SglangEngine", "Tally", "TensorNames", "WithRows", "Writing", "WrongKind", "by_example",
+    "check_identity", "check_loaded", "check_numbers", "chosen_device", "decoder_of", "device_of", "divide_adapters",
     "division_of", "dtype_of", "generate", "identity_of", "is_causal", "keep_freed_memory", "loaded_model",
-    "materialised", "name_of", "open_classifier", "open_divided", "open_model", "open_outline", "open_tokenizer",
-    "readout_for", "readout_of",
+    "materialised", "name_of", "note_rows", "open_classifier", "open_divided", "open_model", "open_outline",
+    "open_tokenizer", "readout_for", "readout_of", "rows_shape", "rows_written", "save_rows",
 ]  # fmt: skip
 
 

@@ -41,7 +41,11 @@ class Engine(Protocol):
         ...
 
     def score(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
-        """The label logits of the batch at each point: float32 [examples, labels] each."""
+        """The label logits of the batch at each point: float32 [examples, labels] each.
+
+        Where the engine was opened with `features`, what the decoder was given stands beside them: [examples, labels +
+        width].
+        """
         ...
 
     def score_groups(

@@ -40,6 +40,7 @@ class ProbedModel:
     attention: Attention | None  # what computes the model's attention; none: its own way, which is left alone
     override: bool  # whether that is another function, or needs other masks, than the model's own
     trust: Trust
+    features: bool  # whether what the decoder is given is handed out beside the label logits
 
 
 class Learned(NamedTuple):
@@ -52,7 +53,9 @@ class Learned(NamedTuple):
 class Outcome(NamedTuple):
     """What a forward gives."""
 
-    logits: Tensor  # [points x rows, labels], probe-major; of candidates [points x rows, 1]
+    # [points x rows, labels], probe-major; of candidates [points x rows, 1]. With features [points x rows, labels +
+    # width]: one tensor, which a captured forward and the ranks of a run pass on as they do label logits.
+    logits: Tensor
     learned: Learned | None
     cut: bool  # whether the last layer was computed in part
 
@@ -63,6 +66,8 @@ def probed_model(
     word_ids: Sequence[int] | None,
     trust: Trust,
     instead: Callable[[Own, Trust], Attention] | None,
+    *,
+    features: bool = False,
 ) -> ProbedModel:
     """Look a model over; `instead` says what computes its attention, with full masks; none: its own, with its own."""
     names, readout = TensorNames(model.named_parameters(), weights), readout_of(model, word_ids)
@@ -79,6 +84,7 @@ def probed_model(
         attention=None if own is None else own.function if instead is None else instead(own, trust),
         override=instead is not None,
         trust=trust,
+        features=features,
     )  # fmt: skip
 
 
@@ -104,10 +110,10 @@ def forward(
     readout = readout_for(inputs.get(TARGETS), probed.model, probed.readout)
     order = () if learned is None else learned.order
     tensors = PerturbedTensors(probed.weights, probed.names, points, order, after_a_layer)
-    watch = Watch(probed.names)
+    watch, probes = Watch(probed.names), _probes(probed, points, inputs, tensors, groups)
     with ExitStack() as stack:
         enter = stack.enter_context
-        enter(installed(probed.modules if moving else probed.always, _probes(probed, points, inputs, tensors, groups)))
+        enter(installed(probed.modules if moving else probed.always, probes))
         if moving and learned is None:
             enter(watch)
         only_at = _attending(probed, stack, positions if in_part else None)
@@ -118,20 +124,23 @@ def forward(
     if moving and learned is None:
         learned = Learned(tuple(tensors.used), frozenset(watch.seen))
     cut = only_at is not None and only_at.cut
-    return Outcome(readout.label_logits(by_row(logits, inputs.get(BACK), count)), learned, cut)
+    back = inputs.get(BACK)
+    read = readout.label_logits(by_row(logits, back, count))
+    return Outcome(_with_features(read, probes.given, lambda given: by_row(given, back, count)), learned, cut)
 
 
 def forward_alone(probed: ProbedModel, inputs: Inputs, point: Move) -> Tensor:
     """One point by itself: every torch function sees the tuned tensors there. Right for any model, and slower."""
     tensors = PerturbedTensors(probed.weights, probed.names, [point], order=None)
     readout = readout_for(inputs.get(TARGETS), probed.model, probed.readout)
+    probes = replace(_probes(probed, [point], inputs, tensors), branches=False)
     with ExitStack() as stack:
         if point.terms:
             stack.enter_context(tensors.seen_by_all(0))
-        alone = replace(_probes(probed, [point], inputs, tensors), branches=False)
-        stack.enter_context(installed(probed.asked, alone))
+        stack.enter_context(installed(probed.asked, probes))
         stack.enter_context(readout.reading(inputs[POSITIONS]))
-        return readout.label_logits(probed.model(**of_the_model(inputs), **probed.settings).logits)
+        read = readout.label_logits(probed.model(**of_the_model(inputs), **probed.settings).logits)
+    return _with_features(read, probes.given)
 
 
 def _attending(probed: ProbedModel, stack: ExitStack, positions: Tensor | None) -> OnlyAt | None:
@@ -151,8 +160,17 @@ def _attending(probed: ProbedModel, stack: ExitStack, positions: Tensor | None) 
 def _probes(
     probed: ProbedModel, points: Sequence[Move], inputs: Inputs, tensors: PerturbedTensors, groups: int = 1
 ) -> Probes:
-    rows = len(inputs[POSITIONS]) // groups
-    return Probes(points, rows, tensors, probed.trust, probed.readout.rows, probed.asked, groups)
+    rows, given = len(inputs[POSITIONS]) // groups, list[Tensor]() if probed.features else None
+    return Probes(points, rows, tensors, probed.trust, probed.readout.rows, probed.asked, groups, given=given)
+
+
+def _with_features(
+    read: Tensor, given: list[Tensor] | None, laid: Callable[[Tensor], Tensor] = lambda given: given
+) -> Tensor:
+    """Label logits [rows, labels] with what the decoder was given at each row's position, where that was kept."""
+    if given is None:
+        return read
+    return torch.cat([read, laid(torch.cat(given))[:, 0].float()], dim=1)
 
 
 def _copies(tensor: Tensor, count: int) -> Tensor:

@@ -42,6 +42,7 @@ class Local:
         tf32: bool = False,
         hold: bool = True,
         share: str = "all",
+        features: bool = False,
         say: Callable[[str], None] = lambda _: None,
         meanwhile: Callable[[], None] = lambda: None,
         divided: bool = False,
@@ -51,7 +52,8 @@ class Local:
         `tf32` lets a GPU round the factors of float32 products; `hold` lets a point's tensors be formed once for a
         whole text; `share` names what a causal model computes once on a CPU (`options.SHARED`); `say` is told what
         the engine had to change; `meanwhile` is called while a GPU works. `divided`: other ranks hold other parts of
-        the model and compute the same forwards: none is captured, and none is made smaller on one rank alone.
+        the model and compute the same forwards: none is captured, and none is made smaller on one rank alone. With
+        `features`, what the decoder is given at the mask [examples, width] stands beside the label logits.
         """
         one_of("share", share, SHARED)
         self._model, self._weights, self._say, self._hold = model.eval(), weights, say, hold
@@ -60,7 +62,7 @@ class Local:
         self._divided = divided
         self.runner = runner_for(model, weights, tf32=tf32, meanwhile=meanwhile, captures=not divided)
         self._trust = Trust(say, self.runner.capturing)
-        probed = probed_model(model, weights, word_ids, self._trust, self.runner.attention)
+        probed = probed_model(model, weights, word_ids, self._trust, self.runner.attention, features=features)
         planner = Planner(model, self._names, share if self.runner.shares else "none")
         self._scorer = Scorer(probed, self.runner, planner, self._trust, say)
         self._together = Together(probed, self.runner, self._trust)

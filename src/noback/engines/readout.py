@@ -21,6 +21,18 @@ def readout_of(model: Any, word_ids: Sequence[int] | None) -> Readout:
     return HeadLogits() if word_ids is None else LabelWords(model, word_ids)
 
 
+def decoder_of(model: Any) -> nn.Linear:
+    """The linear whose rows are a model's words, on top of whose rows a readout can stand; others are refused."""
+    decoder = model.get_output_embeddings()
+    if decoder is None or not is_plain(decoder, nn.Linear):
+        what = "has no decoder" if decoder is None else f"has a decoder of kind {type(decoder).__name__}"
+        raise InputError(
+            f"{type(model).__name__} {what}, where a readout needs a plain linear whose rows are words: "
+            "leave it out (--readout words)"
+        )
+    return decoder
+
+
 def readout_for(targets: Tensor | None, model: Any, usual: Readout) -> Readout:
     """How a batch is read: as usual, or from the candidates' tokens that it brings."""
     return usual if targets is None else Continuations(model, targets)
@@ -57,6 +69,7 @@ class HeadLogits:
     """A classifier's logits are label logits already."""
 
     rows: Mapping[nn.Module, Tensor] = {}  # the output rows that are wanted of a plain linear module
+    labels = 0  # how many label words are read
     of_some = False  # whether the positions that it is given are all that is read of a model's last layer
 
     def reading(self, _mask_positions: Tensor) -> AbstractContextManager[None]:
@@ -79,7 +92,7 @@ class LabelWords:
     of_some = True
 
     def __init__(self, model: Any, word_ids: Sequence[int]) -> None:
-        self._base = base_of(model)
+        self._base, self.labels = base_of(model), len(word_ids)
         self._words = torch.tensor(word_ids, device=next(model.parameters()).device)
         decoder = model.get_output_embeddings()
         # The rows in ascending order serve the noise; `_back` puts the labels in theirs.
@@ -105,6 +118,7 @@ class Continuations:
     """
 
     rows: Mapping[nn.Module, Tensor] = {}
+    labels = 0
     of_some = True
 
     def __init__(self, model: Any, targets: Tensor) -> None:

@@ -21,8 +21,9 @@ from noback.weights import Weights
 class Reference:
     """Scores as one would without any trick: readable, slow, and what the local engine must equal."""
 
-    def __init__(self, model: Any, weights: Weights, word_ids: Sequence[int] | None) -> None:
-        self._model, self._weights, self._word_ids = model.eval(), weights, word_ids
+    def __init__(self, model: Any, weights: Weights, word_ids: Sequence[int] | None, *, features: bool = False) -> None:
+        """With `features`, what the decoder is given stands beside the label logits."""
+        self._model, self._weights, self._word_ids, self._features = model.eval(), weights, word_ids, features
 
     @property
     def weights(self) -> Weights:
@@ -53,13 +54,17 @@ class Reference:
         return texts
 
     def _logits(self, batch: Batch, point: Move) -> Tensor:
-        logits = self._copy(point)(**batch.inputs).logits
+        model, given = self._copy(point), list[Tensor]()
+        if self._features:
+            model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
+        logits = model(**batch.inputs).logits
         if batch.candidates is not None:
             return _candidate_scores(logits, batch.mask_positions, batch.candidates)
         if self._word_ids is None:
             return logits.float()  # type: ignore[no-any-return]
-        words: Tensor = logits[torch.arange(len(batch)), batch.mask_positions][:, list(self._word_ids)]
-        return words.float()
+        where = torch.arange(len(batch)), batch.mask_positions
+        parts = [logits[where][:, list(self._word_ids)], *(one[where] for one in given)]
+        return torch.cat(parts, dim=1).float()
 
     def _copy(self, point: Move) -> Any:
         """The whole model at a point."""

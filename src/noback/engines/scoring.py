@@ -156,8 +156,13 @@ class Scorer:
         return self._probed.last is not None and some and are_few(inputs[POSITIONS], inputs["input_ids"].shape[1])
 
     def _agree(self, found: Sequence[Tensor], expected: Sequence[Tensor], share: float = 1.0) -> bool:
-        pairs = zip(found, expected, strict=True)
-        return all(near(*pair, share * self._tolerance) for pair in pairs)
+        parts = (zip(*map(self._parts, pair), strict=True) for pair in zip(found, expected, strict=True))
+        return all(near(one, other, share * self._tolerance) for pair in parts for one, other in pair)
+
+    def _parts(self, scores: Tensor) -> Sequence[Tensor]:
+        """Label logits and features apart: each is compared by its own size."""
+        labels = self._probed.readout.labels
+        return [scores[:, :labels], scores[:, labels:]] if self._probed.features else [scores]
 
     def _agree_closely(self, found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
         return self._agree(found, expected, _IN_PART)

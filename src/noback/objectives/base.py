@@ -22,6 +22,7 @@ class Objective(Protocol):
     judges: ClassVar[str] = SCORES  # label logits, or the texts that the model writes (then it has `rewards`)
     answer_only: ClassVar[bool] = False  # whether the right answer's score is all it reads
     on_device: ClassVar[bool] = False  # whether it has `losses`, which PyTorch computes where the label logits are
+    teaches: ClassVar[bool] = False  # whether it is the label words' cross-entropy, which a readout is fitted to
     costly: ClassVar[bool] = False  # whether `loss` may take long, so that health figures do without it
     function: str = ""  # the user's own function that it calls, as module:function; empty: none
     hold: bool = True  # whether a point's weights may be formed once for a whole text

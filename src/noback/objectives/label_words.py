@@ -31,6 +31,7 @@ class CrossEntropy(Objective):
     kind: ClassVar[str] = "cross_entropy"
     smooth: ClassVar[bool] = True
     on_device: ClassVar[bool] = True
+    teaches: ClassVar[bool] = True
 
     def loss(self, label_logits: Tensor, gold: Tensor, _texts: Sequence[str]) -> float:
         """The loss of a batch: label logits [examples, labels], gold [examples]."""

@@ -15,7 +15,7 @@ from noback.reporting.drawing import colour, drawn, group, literal, name_axis, n
 from noback.reporting.formats import NOTHING, figure, figure_in, percent, short
 from noback.reporting.reading import ReadRun
 
-BEFORE, BEST, LAST = "before", "best", "last"
+BEFORE, PROBE, FROZEN, BEST, LAST = "before", "probe", "readout alone", "best", "last"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,12 @@ class Accuracy:
 
 
 def accuracies(run: ReadRun) -> list[Accuracy]:
-    """Before, with the best weights by validation, and with the last ones; what is not known is left out."""
+    """Before, what a readout gives alone, with the best weights and with the last; what is not known is left out."""
     best, last = run.last("test", at="best"), run.last("test", at="final")
     found = [
         accuracy_of(BEFORE, "before", run.last("zero_shot")),
+        accuracy_of(PROBE, "linear probe, model untouched", run.last("linear_probe")),
+        accuracy_of(FROZEN, "readout, model untouched", run.last("frozen_readout")),
         accuracy_of(BEST, "after, best by validation", best),
         accuracy_of(LAST, "after, last step", last),
     ]

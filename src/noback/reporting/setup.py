@@ -16,7 +16,7 @@ _OPTIONS = (
     ("template", "template"), ("label words", "words"), ("shots per label", "shots"),
     ("objective", "objective"), ("adapter", "adapter"), ("steps", "steps"), ("patience", "patience"),
     ("batch", "batch"), ("balance", "balance"), ("estimator", "estimator"), ("rule", "rule"),
-    ("noise", "noise"), ("engine", "engine"),
+    ("noise", "noise"), ("readout", "readout"), ("engine", "engine"),
     ("type of the weights", "dtype"), ("seed", "seed"), ("seed of the data", "data_seed"),
 )  # fmt: skip
 _LEAD = (

@@ -19,6 +19,8 @@ def is_linear(module: nn.Module) -> bool:
 def linear(probes: Probes, module: nn.Linear, _forward: Forward, x: Tensor) -> Tensor:
     """The product, or of a decoder the output rows that are asked for."""
     rows, x = probes.output_rows.get(module), probes.spread(x)
+    if rows is not None and probes.given is not None:
+        probes.given.append(x)
     bias = None if module.bias is None else probes.bias(module.bias, rows)
     thin = probes.products(module.weight, rows)
     if thin is not None:

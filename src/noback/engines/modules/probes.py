@@ -101,6 +101,7 @@ class Probes:
     groups: int = 1  # how many groups of examples have points of their own: each probe is one of a group
     branches: bool = True  # whether a thin branch may stand for a perturbed copy
     only: int | None = None  # within a module that takes the probes one by one, the probe in hand
+    given: list[Tensor] | None = None  # keeps what the asked linears are given, in the order of the probes; none: no
 
     @property
     def count(self) -> int:

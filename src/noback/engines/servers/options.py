@@ -87,8 +87,13 @@ class ServerEngine:
             micro_batch=self.micro_batch, wait=self.wait, say=say, meanwhile=meanwhile,
         )  # fmt: skip
 
-    def check(self, *, adapter: Any, causal: bool, dtype: str) -> None:
+    def check(self, *, adapter: Any, causal: bool, dtype: str, readout: bool = False) -> None:
         """Refuse a run that no server can score."""
+        if readout:
+            raise InputError(
+                f"engine {self.kind!r} answers with scores, and a readout needs what the decoder is given: leave it "
+                "out (--readout words), or use --engine local"
+            )
         if not causal:
             raise InputError(
                 f"engine {self.kind!r} serves causal models and the task is for masked ones; use a causal task (noback "
