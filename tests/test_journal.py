@@ -335,6 +335,11 @@ def test_a_record_that_no_run_of_two_steps_could_have_written_is_refused(tmp_pat
         {"base": 5},
         {"start_tensors": [1]},
         {"versions": None},
+        {"readout": 5},
+        {"readout": {}},
+        {"readout": {"labels": 0, "columns": 3}},
+        {"readout": {"labels": 2, "columns": True}},
+        {"readout": {"labels": 2**20, "columns": 2**20}},
     ],
 )
 def test_a_header_of_another_form_is_refused_by_its_key(tmp_path, changed):

@@ -244,6 +244,16 @@ def test_point_3_a_calibration_that_beats_the_tuned_weights_is_told():
     assert not any("content-free" in line for line in judged(*lines, {**tested, "accuracy": 0.7}).evidence)
 
 
+def test_what_the_steps_added_to_a_readout_is_told():
+    lines = [look(0, 60, 0.7), look(100, 80, 0.5), {"kind": "frozen_readout", "accuracy": 0.689}]
+    told = judged(*lines, {"kind": "test", "at": "best", "accuracy": 0.714}).evidence
+    expected = (
+        "the readout on the untouched model gives 68.9% on the test set, the best weights 71.4%: +2.5 points by the"
+    )
+    assert any(line.startswith(expected) for line in told)
+    assert not any("readout" in line for line in judged(*lines[:2]).evidence)
+
+
 def test_a_run_that_stopped_for_numbers_that_are_none_is_diverging():
     line = {"kind": "diverged", "step": 5, "found": "the loss is nan"}
     for steps, lines in ((5, [look(0, 60, 0.7)]), (5, []), (0, [])):

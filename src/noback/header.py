@@ -89,7 +89,7 @@ def _check_counts(header: Mapping[str, Any], where: str) -> None:
         raise DamagedError(f"figures in the header of {where} are {_short(figures)}; expected a few names")
     shape = header.get("readout", {"labels": 1, "columns": 1})
     sides = [shape.get(name) for name in ("labels", "columns")]
-    counts = all(isinstance(side, int) and 1 <= side <= _MOST_VALUES for side in sides)
+    counts = all(type(side) is int and 1 <= side <= _MOST_VALUES for side in sides)
     if not counts or math.prod(sides) > _MOST_VALUES:
         raise DamagedError(f"readout in the header of {where} is {_short(shape)}; expected its labels and columns")
     steps = header.get("config", {}).get("steps", 1)

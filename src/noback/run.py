@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -93,7 +94,7 @@ class Run:
         self.task = Task(self.spec, self.tokenizer, model_limit(self.model), for_head=for_head)
         self.weights = self._attached(opened, cuts)
         self.begin(None if config.adapter.portable else rounded_start(self.weights.tensors))
-        rows = self._rows()
+        rows = _rows_of(config, self.task, self.model, self.device)
         self.engine: Engine = config.engine.open(
             self.model,
             self.weights,
@@ -189,19 +190,6 @@ class Run:
         opened, _, cuts = self._open()
         return self._attached(opened, cuts).tensors
 
-    def _rows(self) -> LabelRows | None:
-        """The readout's rows, at zero; None where the run has no readout."""
-        if self.config.readout is None:
-            return None
-        if self.task.word_ids is None:
-            raise InputError(
-                f"a readout stands on top of label words of one token each, and those of task {self.spec.name!r} are "
-                "several for this tokenizer: choose other words, or leave it out (--readout words)"
-            )
-        prompt = self.task.prompts([("a",) * len(self.spec.sentences)]).to(self.device)
-        shape = rows_shape(self.model.eval(), len(self.task.word_ids), prompt.inputs)
-        return LabelRows(self.config.readout, shape, self.weights.device)
-
     def _attached(self, opened: Opened, cuts: Cuts) -> Weights:
         """What is tuned of a model, once the adapter is there."""
         config, group = self.config, self.world.group
@@ -267,6 +255,19 @@ def mark_of(folder: RunFolder | None) -> str:
 def _whole(opened: Opened) -> tuple[Opened, str, Cuts]:
     """A model of which all is here."""
     return opened, digest(base_tensors(opened.model)), {}
+
+
+def _rows_of(config: RunConfig, task: Task, model: Any, device: torch.device) -> LabelRows | None:
+    """The rows of a run's readout, at zero; None where it has none."""
+    if config.readout is None:
+        return None
+    if task.word_ids is None:
+        raise InputError(
+            f"a readout stands on top of label words of one token each, and those of task {task.spec.name!r} are "
+            "several for this tokenizer: choose other words, or leave it out (--readout words)"
+        )
+    prompt = task.prompts([("a",) * len(task.spec.sentences)]).to(device)
+    return LabelRows(config.readout, rows_shape(model.eval(), len(task.word_ids), prompt.inputs), device)
 
 
 def _check_divides(config: RunConfig, *, in_memory: bool) -> None:

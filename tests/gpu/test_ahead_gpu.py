@@ -46,6 +46,7 @@ METHODS = {
     "two_sided-3": {"estimator": TwoSided(eps=1e-2, directions=3)},
     "one_sided": {"estimator": OneSided(eps=1e-2, directions=5)},
     "momentum": {"rule": Momentum(lr=1e-4, window=4)},
+    "readout": {"readout": "exact"},
     "both": {"estimator": OneSided(eps=1e-2, directions=3), "rule": Momentum(lr=1e-4, window=3, weight_decay=0.1)},
 }
 methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)

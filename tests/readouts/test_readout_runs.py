@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from noback import Accuracy, Head, InputError, train
+from noback import Accuracy, Head, InputError, report, train
 from noback.answers import scored
-from noback.engines import Reference
+from noback.engines import Reference, rows_shape
 from noback.folder import RunFolder
 from noback.journal import read_journal
 from noback.journal_layout import begun
 from noback.run import Run, drawn_data
 from noback.tuned import tuned_run
 from noback.watching import Silent
+from tests.conftest import tiny_model
 
 
 def lines_of(out):
@@ -91,6 +92,23 @@ def test_the_journal_grows_by_the_readouts_values_at_evaluations_alone(trained, 
     records = len(contents.steps) + len(contents.evaluations) + 1  # the seal
     expected = contents.record_bytes * records + len(contents.evaluations) * (values + 8)
     assert path.stat().st_size - begin == expected
+
+
+def test_result_and_report_say_what_the_readout_gives_alone(trained, tmp_path):
+    lines = {line["kind"]: line for line in lines_of(tmp_path / "run")}
+    found = (trained.frozen_readout, trained.linear_probe)
+    assert found == tuple(lines[kind]["accuracy"] for kind in ("frozen_readout", "linear_probe"))
+    text = report(tmp_path / "run", out=tmp_path / "page.html").path.read_text()
+    for said in ("readout, model untouched", "linear probe, model untouched", "--readout-decay 0.1"):
+        assert said in text
+
+
+def test_a_model_that_bounds_what_its_decoder_gives_is_refused(config, tmp_path):
+    model = tiny_model("roberta")
+    own = model.lm_head.forward
+    model.lm_head.forward = lambda hidden: own(hidden).tanh()
+    with pytest.raises(InputError, match="changes what its decoder gives"):
+        rows_shape(model, 2, {"input_ids": torch.ones((1, 4), dtype=torch.long)})
 
 
 def test_an_objective_without_a_gradient_leaves_the_readout_out_and_says_so(config, tmp_path):

@@ -25,6 +25,7 @@ CONFIGS = {
         "estimator": {"kind": "one_sided", "directions": 3},
         "rule": {"kind": "momentum", "beta": 0.5, "window": 4},
         "noise": "normal",
+        "readout": {"kind": "exact", "refits": 1, "decay": 0.5},
         "engine": {"kind": "local", "probes_per_pass": 2, "matmul_precision": "tf32"},
     },
     "numbers": {"rule": {"lr": 1.2345678901234567e-05, "schedule": "linear"}, "shots": 16},

@@ -92,7 +92,7 @@ def rows_shape(model: Any, labels: int, inputs: Mapping[str, Tensor]) -> Shape:
         logits = model(**inputs).logits
     finally:
         hook.remove()
-    if len(given) != 1 or not torch.equal(given[0].view(-1), logits.view(-1)):
+    if len(given) != 1 or not torch.equal(given[0].reshape(-1).to(logits.dtype), logits.reshape(-1)):
         raise InputError(
             f"{type(model).__name__} changes what its decoder gives (scales or bounds it), so a readout could not be "
             "written into its rows: leave it out (--readout words)"
