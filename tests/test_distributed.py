@@ -29,7 +29,7 @@ from noback import (
     sweep,
     train,
 )
-from noback.distributed import World, check_divide
+from noback.distributed import Group, World, check_divide
 from noback.engines.data_parallel import _shares
 from noback.files import write_new
 from noback.folder import RunFolder
@@ -59,13 +59,17 @@ def config(tiny_folder, data_folder):
 class Watching(Silent):
     """Counts what its rank sends, and may harm the weights after some steps."""
 
-    def __init__(self, harms_at=None):
-        self.harms_at, self.run, self.sent = harms_at, None, []
+    def __init__(self, harms_at=None, cut=False):
+        self.harms_at, self.cut, self.run, self.sent = harms_at, cut, None, []
 
     def stepped(self, step, _steps, _estimate):
         self.sent.append(self.run.world.sent)
         if step == self.harms_at:
-            next(iter(self.run.weights.tensors.values())).view(-1)[0] += 1
+            self.harmed(self.run.weights).view(-1)[0] += 1
+
+    def harmed(self, weights):
+        """A tensor that is whole on each rank, or one that is cut."""
+        return next(one for name, one in weights.tensors.items() if (name in weights.division.cuts) == self.cut)
 
 
 def one_rank(rank, size, port, config, out, told, options):
@@ -73,7 +77,7 @@ def one_rank(rank, size, port, config, out, told, options):
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     tempfile.tempdir = str(out.parent)  # what a killed rank leaves there goes with the test's folder
     distributed.TIMEOUT = options.get("timeout", 60.0)
-    watcher = Watching(3 if rank == options.get("harmed") else None)
+    watcher = Watching(3 if rank == options.get("harmed") else None, options.get("cut", False))
     original = Run.__init__
 
     def opened(run, *args, **kwargs):
@@ -83,10 +87,13 @@ def one_rank(rank, size, port, config, out, told, options):
     Run.__init__ = opened
     if rank == options.get("behind"):
         ranks.write_new = lambda path, data: write_new(path, data[: -100 if path.name == "journal" else None])
+    if rank == options.get("dies"):
+        Group.summed = lambda *_: os._exit(9)
     if rank == options.get("hangs"):
         World.agree = lambda *_: time.sleep(1000)
     config = dataclasses.replace(config, **options.get("other", {})) if rank else config
     told_by = {"watcher": watcher, "divide": options.get("divide", "examples")}
+    told_by["tensor_parallel"] = options.get("tensor_parallel", 1)
     try:
         again = {"steps": options.get("steps"), **told_by}
         result = resume(out, **again) if options["resumed"] else train(config, out, **told_by)

@@ -59,8 +59,9 @@ class Group:
 
     def _absent(self) -> list[int]:
         """Which ranks of the group do not say that they are still there."""
-        self._store.set(f"{_LOST}{self.first + self.rank}", "")
         absent = []
+        with suppress(RuntimeError):  # the store may be gone with the rank that keeps it
+            self._store.set(f"{_LOST}{self.first + self.rank}", "")
         for rank in range(self.first, self.first + self.size):
             try:
                 self._store.wait([f"{_LOST}{rank}"], _REPORTS)

@@ -34,7 +34,7 @@ def open_divided(
         if one.bias is not None:
             cuts[f"{one.name}.bias"] = one.bias
     _fill(model, stored, cuts, device, group.rank)
-    make_buffers(model, device)
+    make_buffers(model, device, causal=causal)
     for one in linears:
         _replace(model, one, group)
     divide_counts(model, group.size)

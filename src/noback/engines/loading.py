@@ -212,13 +212,12 @@ def _opened(
     return Opened(model.eval(), tokenizer, tuple(sorted(report["missing_keys"])), config)
 
 
-def make_buffers(model: Any, device: torch.device) -> None:
+def make_buffers(model: Any, device: torch.device, *, causal: bool) -> None:
     """Give a model without memory the buffers that its library computes; none of them is in a file."""
     import transformers
     from accelerate import init_empty_weights
 
-    tables = transformers.AutoModelForCausalLM, transformers.AutoModelForMaskedLM
-    architecture = next(table for table in tables if type(model) in table._model_mapping.values())
+    architecture = transformers.AutoModelForCausalLM if causal else transformers.AutoModelForMaskedLM
     with init_empty_weights(include_buffers=False), quiet():
         made = architecture.from_config(model.config, dtype=model.dtype, trust_remote_code=False)
     for name, buffer in made.named_buffers():

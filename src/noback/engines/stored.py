@@ -225,10 +225,10 @@ def _check(name: str, model: Any, stored: Stored) -> None:
                 + " or ".join(_TYPES)
             )
         if model.get_parameter(one).dtype != stored.dtype:
-            raise NotStreamed(f"tensor {one!r} stays in another type than the run's; leave out --stream")
+            raise NotStreamed(f"tensor {one!r} stays in another type than the run's, which needs all of it at once")
 
 
 _INSTEAD = (
-    "so it cannot be streamed; write it anew with transformers (from_pretrained, then save_pretrained), "
-    "or leave out --stream"
+    "so it cannot be read in pieces; write it anew with transformers (from_pretrained, then save_pretrained), "
+    "or leave out --stream or --tensor-parallel"
 )

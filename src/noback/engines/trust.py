@@ -8,6 +8,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from noback.distributed import LostRank
+
 T = TypeVar("T")
 
 # How far two ways may differ, as a share of 1 + the largest value.
@@ -37,7 +39,7 @@ class Trust:
     ) -> bool:
         """Whether to go the fast way: the first of a kind is compared; `otherwise` is said where it differs or fails.
 
-        Running out of memory says nothing about a way and is the caller's to answer.
+        Running out of memory, or losing another rank, says nothing about a way and is the caller's to answer.
         """
         if kind not in self._known:
             if self._capturing():
@@ -72,7 +74,7 @@ def output_tolerance(output: Tensor) -> float:
 def _agrees(fast: Callable[[], T], slow: Callable[[], T], close: Callable[[T, T], bool]) -> bool:
     try:
         found = fast()
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, LostRank):
         raise
     except Exception:  # noqa: BLE001 (a model may do anything; whatever went wrong, the slow way serves)
         return False
