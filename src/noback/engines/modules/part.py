@@ -67,6 +67,9 @@ def part(probes: Probes, module: Part, _forward: Forward, x: Tensor) -> Tensor:
     """The product for each probe; what is summed over the ranks is that of all probes at once."""
     weight = module.matrix(probes.values(module.weight))
     y = module.summed(products(probes, probes.spread(x), weight, None))
-    if module.shift is None:
-        return y
-    return (y.view(probes.count, -1, y.shape[-1]) + probes.bias(module.shift)).view(y.shape)
+    return shifted(probes, y, None if module.shift is None else probes.bias(module.shift))
+
+
+def shifted(probes: Probes, y: Tensor, bias: Tensor | None) -> Tensor:
+    """Outputs [probes x rows, ..., out] with each probe's bias [probes, 1, out] added."""
+    return y if bias is None else (y.view(probes.count, -1, y.shape[-1]) + bias).view(y.shape)
