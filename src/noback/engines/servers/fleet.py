@@ -54,6 +54,7 @@ class Fleet:
     async def begin(self, is_left_over: Callable[[str], bool]) -> list[About]:
         """Examine every server, and retire what an earlier process left; one that is away now is an error."""
         for seat in self._seats:
+            await seat.server.about()  # one that hangs, or is another program, is told before it is asked to unload
             for name in [name for name in await seat.server.loaded() if is_left_over(name)]:
                 await seat.server.retire(name)
         self.abouts = [await self._examine(seat.server) for seat in self._seats]

@@ -14,18 +14,15 @@ from noback.engines.servers.client import Client
 from noback.engines.servers.server import About, Ask, Copy, Limits, NotLoaded, Refused, Reply
 from noback.errors import shown
 
-_UNKNOWN = (
-    "never been loaded",
-    "does not exist",
-    "is not registered",
-)  # what it says of an adapter that it does not hold
+_TOLD_WITHIN = 30.0  # seconds for what a server says of itself; scores may take longer
+_UNKNOWN = ("never been loaded", "does not exist", "is not registered")  # what it says of an adapter it does not hold
 
 
 class Sglang:
     """One SGLang server; its calls are those of 0.5.22 and 0.5.23."""
 
     kind: ClassVar[str] = "sglang"
-    tested: ClassVar[tuple[str, str]] = ("0.5.22", "0.6")
+    tested: ClassVar[tuple[str, str]] = ("0.5.22", "0.5.24")
     lora_flag: ClassVar[str] = "--enable-lora"
     rank_flag: ClassVar[str] = "--max-lora-rank"
     targets_flag: ClassVar[str | None] = "--lora-target-modules"
@@ -36,7 +33,10 @@ class Sglang:
 
     async def about(self) -> About:
         """From `/server_info`: of its many entries, those that decide what it can do for a run."""
-        told = await self._client.get("/server_info")
+        try:
+            told = await self._client.get("/server_info", timeout=_TOLD_WITHIN)
+        except Refused as error:
+            raise Refused(f"{self.url} is no SGLang server that answers, see --engine and --url: {error}") from None
         if not isinstance(told, Mapping) or not isinstance(told.get("version"), str):
             raise Refused(f"{self.url} is no SGLang server: its /server_info holds no version; see --engine and --url")
         self._ranks = int(told.get("tp_size") or 1)
@@ -57,7 +57,7 @@ class Sglang:
 
     async def loaded(self) -> list[str]:
         """Adapters stand in the list of models with the model as their parent."""
-        told = await self._client.get("/v1/models")
+        told = await self._client.get("/v1/models", timeout=_TOLD_WITHIN)
         return [str(one["id"]) for one in _list_of(told, "data") if one.get("parent")]
 
     async def publish(self, name: str, copy: Copy) -> None:
@@ -86,7 +86,7 @@ class Sglang:
             "sampling_params": {"max_new_tokens": 0},
             "return_logprob": True,
             "logprob_start_len": [len(ask.prompt) - 1 if ask.continuation else -1 for ask in asks],
-            "token_ids_logprob": [list(ask.words) or None for ask in asks],
+            "token_ids_logprob": [list(ask.words) or [ask.continuation[0]] for ask in asks],  # each must have some
             "lora_path": [ask.adapter for ask in asks],
         }
         try:
