@@ -125,7 +125,12 @@ def step() -> dict:
 
 def peak_of(work: Callable[[Run, Batch], None]) -> int:
     """The highest resident memory, in bytes, from the moment the model is loaded and its kernels are compiled."""
-    run, batch = ready(engine=LocalEngine(probes_per_pass=1 if work is train_probe_by_probe else None))
+    return peak_of_run(work, engine=LocalEngine(probes_per_pass=1 if work is train_probe_by_probe else None))
+
+
+def peak_of_run(work: Callable[[Run, Batch], None], **options) -> int:
+    """The same for a run with these options."""
+    run, batch = ready(**options)
     run.weights.perturbed(next(iter(run.weights.names)), [Move((Term(1, 1.0),))])
     run.weights.advance([Move((Term(1, 0.0),))])
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak of loading and compiling

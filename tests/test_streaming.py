@@ -61,6 +61,18 @@ def test_a_streamed_export_is_the_export_byte_by_byte(kind, tied, dtype, tokeniz
     assert whole.weights.digest() != whole.start
 
 
+@pytest.mark.parametrize("kind", ["roberta", "gpt2"])
+@pytest.mark.parametrize("noise", ["rank1", "low_rank"])
+def test_so_it_is_of_low_rank_directions_of_each_example(kind, noise, tokenizer, data_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(stored, "_PIECE", 1000)
+    base = saved(tmp_path / "base", kind, tokenizer)
+    task = {"template": "It was {mask}. {sentence}" if kind in MASKED else "{sentence} It was", "words": ASKED["words"]}
+    run = trained(base, data_folder, tmp_path / "run", noise=noise, directions_per="example", dtype="bfloat16", **task)
+    whole, step = tuned_run(run, "final", snapshots=False)
+    assert export_streamed(run, tmp_path / "streamed", "final") == (step, whole.weights.digest())
+    assert whole.weights.digest() != whole.start
+
+
 def test_base_weights_have_the_digest_of_the_whole_model(tokenizer, tmp_path):
     base = saved(tmp_path / "base", "llama", tokenizer, dtype=torch.bfloat16)
     _, read = open_stored(str(base), "float32", causal=True)

@@ -14,12 +14,13 @@ from tests.contracts.tables import ESTIMATORS
 LOSS_ROUNDING = 2e-6
 
 
+@pytest.mark.parametrize("noise", ["normal", "rank1"])
 @pytest.mark.parametrize("name", ESTIMATORS)
 @pytest.mark.parametrize("micro_batch", [None, 1, 3])
 @pytest.mark.parametrize("probes_per_pass", [None, 1, 2, 4])
-def test_the_move_is_the_same_however_the_work_is_cut(small_task, probes_per_pass, micro_batch, name):
+def test_the_move_is_the_same_however_the_work_is_cut(small_task, probes_per_pass, micro_batch, name, noise):
     model = tiny_model("roberta")
-    weights = weights_of(model)
+    weights = weights_of(model, noise)
     batch = small_task.batch(0, 7, 0)
     estimator = ESTIMATORS[name].estimator
     seeds = direction_seeds(0, 0, estimator.directions)
