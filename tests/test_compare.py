@@ -23,11 +23,12 @@ from noback import (
 )
 from noback.comparing import COMPARED, compare, objective_config, objective_title, resume_comparison
 from noback.folder import RunFolder
-from noback.journal import read_journal
+from noback.journal import read_header, read_journal
 from noback.measuring_eps import Probe, _for_piecewise_constant, _for_smooth, agreement, measure_eps
 from noback.run import recorded_config
 from noback.training import Interrupted
 from noback.usual import usual_lr
+from noback.watching import Silent
 from tests.conftest import write_rows
 
 COLUMNS = {
@@ -62,6 +63,25 @@ def test_a_comparison_has_a_row_and_a_run_for_each_objective(config, tmp_path):
     saved = json.loads((tmp_path / "all" / "comparison.json").read_text())
     assert saved["rows"] == table["rows"]
     assert saved["finished"]
+
+
+def test_a_readout_is_left_out_of_rows_that_cannot_have_one_and_that_is_said(config, tmp_path):
+    said = []
+
+    class Watch(Silent):
+        def note(self, text):
+            said.append(text)
+
+    config = dataclasses.replace(config, readout="exact")
+    compare(config, ["cross_entropy", "accuracy", "head/cross_entropy"], out=tmp_path / "all", watcher=Watch())
+    kept = [
+        journal.parent.name for journal in (tmp_path / "all").glob("*/journal") if "readout" in read_header(journal)
+    ]
+    assert kept == ["label-word-cross-entropy-eps-0.01"]
+    assert [text for text in said if text.startswith("readout: left out")] == [
+        "readout: left out, for objective 'accuracy' has no gradient to fit it by",
+        "readout: left out, for adapter 'head' reads no label words",
+    ]
 
 
 def test_every_run_of_a_comparison_sees_the_same_data_and_directions(config, tmp_path):

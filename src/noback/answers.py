@@ -124,6 +124,8 @@ def fitted(config: RunConfig, spec: TaskSpec) -> RunConfig:
 
 def left_out(config: RunConfig) -> str:
     """Why a readout that was asked for is left out."""
+    if config.adapter.head_seed is not None:
+        return f"readout: left out, for adapter {config.adapter.kind!r} reads no label words"
     return f"readout: left out, for objective {config.objective.kind!r} has no gradient to fit it by"
 
 

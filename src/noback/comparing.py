@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from noback.adapters import AnyAdapter, Full, Head
-from noback.answers import fitted
+from noback.answers import fitted, left_out
 from noback.config import RunConfig, config_of
 from noback.distributed import refuse_ranks
 from noback.errors import Diverged, InputError
@@ -157,6 +157,8 @@ def resume_comparison(
         if one.name in done:
             continue
         watcher.note(f"{one.title}, eps {one.config.eps:g} ({number} of {len(plan)})")
+        if one.config.readout is None and config_of(table["config"]).readout is not None:
+            watcher.note(left_out(one.config))
         table["rows"].append(_row(folder, one, _trained(folder, one, watcher, stop, trust=trust)))
         write_whole(folder / FILE, json_text(table, indent=1))
     table["finished"] = True

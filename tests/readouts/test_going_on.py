@@ -6,9 +6,10 @@ import math
 
 import pytest
 
-from noback import ExactReadout, InputError
-from noback.journal import read_journal
+from noback import DamagedError, ExactReadout, InputError
+from noback.journal import Journal, read_journal
 from noback.training import Interrupted, resume, train
+from noback.tuned import tuned_run
 
 
 def stopped(config, out, after):
@@ -57,6 +58,15 @@ def test_any_flipped_bit_of_the_values_is_found(undisturbed, tmp_path):
         path.write_bytes(harmed)
         with pytest.raises(Exception, match="is damaged: its checksum does not fit"):
             read_journal(path)
+
+
+def test_a_journal_whose_values_have_another_shape_than_the_model_is_refused(undisturbed, tmp_path):
+    contents = read_journal(tmp_path / "undisturbed" / "journal")
+    for shape in (None, {"labels": 2, "columns": 5}):
+        header = {key: value for key, value in contents.header.items() if key != "readout"}
+        Journal.create(tmp_path / "alone", header if shape is None else {**header, "readout": shape})
+        with pytest.raises(DamagedError, match="holds a readout of another shape"):
+            tuned_run(tmp_path / "alone")
 
 
 def test_a_run_whose_fits_would_have_been_others_is_not_made_longer(config, tmp_path):
