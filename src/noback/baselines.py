@@ -70,6 +70,10 @@ def baseline(
             "a baseline is measured by right answers, and objective 'reward' has none; "
             "`noback train` prints the reward before training"
         )
+    if not config.engine.needs_base:
+        raise InputError(
+            f"a baseline needs the model here, and engine {config.engine.kind!r} has it: use --engine local"
+        )
     config, watcher = with_whole_paths(config), watcher or Silent()
     drawn = drawn_data(config)
     forget_peak()

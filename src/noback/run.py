@@ -81,7 +81,14 @@ class Run:
         self._folder = folder
         self.device = chosen_device(config.device or (None if config.engine.needs_base else "cpu"))
         has_readout = config.readout is not None
-        config.engine.check(adapter=config.adapter, causal=self.spec.is_causal, dtype=config.dtype, readout=has_readout)
+        config.engine.check(
+            adapter=config.adapter,
+            causal=self.spec.is_causal,
+            written=self.spec.answer == "text" or config.objective.judges == TEXTS,
+            dtype=config.dtype,
+            quantise=config.quantise,
+            readout=has_readout,
+        )
         self._in_memory = loaded is not None
         if self.world.group is not None:
             _check_divides(config, in_memory=self._in_memory)

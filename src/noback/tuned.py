@@ -203,6 +203,8 @@ def export(
     adapter: Any = run.config.adapter
     if merge and not adapter.merges:
         raise InputError(f"--merge is for LoRA; a run with adapter {adapter.kind!r} is exported as it is")
+    if merge and not run.config.engine.needs_base:
+        raise InputError("--merge needs the base's weights, which are on a server; name where they are: --engine local")
     if merge and is_quantised(run.model):
         raise InputError(
             f"--merge would round A and B into the quantised weights of model {run.config.model!r}; export the "

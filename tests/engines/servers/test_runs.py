@@ -74,6 +74,8 @@ def test_an_export_is_the_adapter_that_a_local_run_would_write(server, folder, t
     noback.export(tuned_run(tmp_path / "run", engine="local")[0], tmp_path / "here")
     for name in ("adapter_config.json", "adapter_model.safetensors"):
         assert (tmp_path / "there" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
+    with pytest.raises(InputError, match="--merge needs the base's weights"):
+        noback.export(tmp_path / "run", tmp_path / "merged", merge=True)
 
 
 def test_a_base_whose_weights_are_only_on_the_server_is_named_when_the_run_is_used_here(server, folder, tmp_path):
@@ -118,6 +120,7 @@ def test_the_outline_has_the_digest_of_the_model_in_memory(folder):
     [
         ({"task": "reviews", "model": "mini"}, "serves causal models"),
         ({"adapter": "full"}, "expected lora"),
+        ({"quantise": "int8"}, "start the server with a quantised model"),
         ({"dtype": "bfloat16"}, "expected float32"),
     ],
 )
@@ -135,3 +138,13 @@ def test_an_address_that_is_none_or_holds_a_secret_is_refused(url):
 def test_a_local_run_has_no_address(folder):
     with pytest.raises(InputError, match="'local' is in this process"):
         config(folder, engine="local").engine.at("http://a:1")
+
+
+def test_answers_that_are_written_are_not_asked_of_a_server():
+    with pytest.raises(InputError, match="answers are written"):
+        SglangEngine().check(adapter=Lora(), causal=True, written=True, dtype="float32", quantise=None)
+
+
+def test_a_baseline_needs_the_model_here(folder):
+    with pytest.raises(InputError, match="--engine local"):
+        noback.baseline("zero-shot", config(folder))

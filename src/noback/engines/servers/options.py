@@ -87,8 +87,10 @@ class ServerEngine:
             micro_batch=self.micro_batch, wait=self.wait, say=say, meanwhile=meanwhile,
         )  # fmt: skip
 
-    def check(self, *, adapter: Any, causal: bool, dtype: str, readout: bool = False) -> None:
-        """Refuse a run that no server can score."""
+    def check(
+        self, *, adapter: Any, causal: bool, written: bool, dtype: str, quantise: str | None, readout: bool = False
+    ) -> None:
+        """Refuse a run that no server can score; `written`: answers are written."""
         if readout:
             raise InputError(
                 f"engine {self.kind!r} answers with scores, and a readout needs what the decoder is given: leave it "
@@ -98,6 +100,16 @@ class ServerEngine:
             raise InputError(
                 f"engine {self.kind!r} serves causal models and the task is for masked ones; use a causal task (noback "
                 "tasks) with the model that is served, or --engine local"
+            )
+        if written:
+            raise InputError(
+                f"engine {self.kind!r} is asked for scores, and the run's answers are written; use a task with label "
+                "words or choices, or --engine local"
+            )
+        if quantise is not None:
+            raise InputError(
+                f"quantise is {quantise!r} and the base is on a server; start the server with a quantised model, and "
+                "leave --quantise out"
             )
         if not adapter.servable:
             raise InputError(
