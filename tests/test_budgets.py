@@ -70,6 +70,20 @@ def test_a_comparison_answers_the_test_set_where_each_budget_ends(table, tmp_pat
     assert "n-SPSA" in text(found)
 
 
+def test_a_budget_that_does_not_pay_for_a_readouts_fit_leaves_the_untouched_model(table, tmp_path):
+    options = {**QUICK, "readout": {"kind": "exact", "decay": 0.1, "refits": 0}}
+    methods = [{"name": "readout", "options": options}, {"name": "zero-shot", "baseline": "zero-shot"}]
+    plan = plan_of({**table, "seeds": [13], "methods": methods, "forwards": [1, 2, 3, 4, 14], "seconds": [1e-9]})
+    found = bench_methods(plan, tmp_path / "out", watcher=Silent())
+    course = json.loads((tmp_path / "out" / "courses" / "sst2-k4-seed13-readout.json").read_text())
+    assert course["steps"] == {"forwards": [-1, 0, 0, 1, 6], "seconds": [-1]}  # the fit sees 8 examples in batches of 4
+    assert found["rows"][0]["forwards"][0] == found["rows"][1]["tasks"]["sst2"]["end"]
+    run, _ = tuned_run(tmp_path / "out" / "grid" / "runs" / "sst2-k4-seed13-readout", "0")
+    run.task.use(drawn_data(run.config, run.spec))
+    logits, gold, _ = answers(run, "test")
+    assert course["right"]["0"] == (logits.argmax(dim=1) == gold).long().tolist()
+
+
 def test_a_stopped_comparison_goes_on_and_ends_as_one_that_was_not(table, tmp_path):
     plan = plan_of(table)
     whole = bench_methods(plan, tmp_path / "whole", watcher=Silent())

@@ -12,8 +12,8 @@ from noback.budgets.plan import Plan
 from noback.evaluating import answers
 from noback.folder import RunFolder
 from noback.json_text import has_numbers
+from noback.refitting import forwards_taken
 from noback.replaying import go_to
-from noback.run import Run
 from noback.run_data import use_own_data
 from noback.tuned import open_run
 from noback.watching import Watcher
@@ -23,7 +23,7 @@ from noback.watching import Watcher
 class Course:
     """The steps that a run had taken at each budget, and how it then answered each example of the test set."""
 
-    steps: dict[str, list[int]]  # by the kind of budget: forwards, seconds
+    steps: dict[str, list[int]]  # by the kind of budget: forwards, seconds; -1: the untouched model
     right: dict[int, list[int]]  # by the step: 1 where the answer was right
 
     def table(self) -> dict[str, Any]:
@@ -37,22 +37,19 @@ def course_of(path: Path, plan: Plan, watcher: Watcher) -> Course:
     use_own_data(run, contents.header, changed_ok=False)
     taken = len(contents.steps)
     steps = {
-        "forwards": [_last_within(forwards_by_step(run, taken), budget) for budget in plan.forwards],
+        "forwards": [_last_within([forwards_taken(run, step) for step in range(taken + 1)], b) for b in plan.forwards],
         "seconds": [_last_within(seconds_by_step(run.folder, taken), budget) for budget in plan.seconds],
     }
     asked = sorted({0, taken, *steps["forwards"], *steps["seconds"]})
     right, at = dict[int, list[int]](), None
     for done, step in enumerate(asked):
         watcher.progress("answering the test set along a run", done, len(asked))
-        go_to(run, step, contents, at=at)
+        go_to(run, max(step, 0), contents, at=at)
+        if step < 0 and run.readout is not None:
+            run.readout.rows.load(b"")
         logits, gold, _ = answers(run, "test")
-        right[step], at = (logits.argmax(dim=1) == gold).long().tolist(), step
+        right[step], at = (logits.argmax(dim=1) == gold).long().tolist(), max(step, 0)
     return Course(steps, right)
-
-
-def forwards_by_step(run: Run, taken: int) -> list[float]:
-    """The forwards of a batch in training up to each step, from step 0 on."""
-    return [float(step * run.config.estimator.forwards) for step in range(taken + 1)]
 
 
 def seconds_by_step(folder: RunFolder, taken: int) -> list[float]:
@@ -69,5 +66,5 @@ def seconds_by_step(folder: RunFolder, taken: int) -> list[float]:
 
 
 def _last_within(costs: Sequence[float], budget: float) -> int:
-    """The last step that a budget pays for."""
-    return max(bisect.bisect_right(costs, budget) - 1, 0)
+    """The last step that a budget pays for; -1 where it does not pay for what stands before the first."""
+    return bisect.bisect_right(costs, budget) - 1
