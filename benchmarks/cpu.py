@@ -191,10 +191,10 @@ def memory() -> dict:
     }
 
 
-def side_by_side(calls: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
+def side_by_side(calls: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, list[float]]:
     """Each call's seconds over several rounds, taking turns so that the machine's moods fall on all of them."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(ROUNDS + 2):
+    for turn in range(rounds + 2):
         for name, call in calls.items():
             began = time.perf_counter()
             call()

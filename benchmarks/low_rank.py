@@ -29,6 +29,7 @@ from noback.tasks import Batch
 from noback.values import UNPERTURBED, Move, Term
 
 RESULTS = Path(__file__).parent / "results" / "low-rank-cpu.json"
+ROUNDS = 7
 PROCESSES = 3
 WAYS = {
     "rank1, a direction an example": {"noise": "rank1", "directions_per": "example"},
@@ -73,7 +74,8 @@ def step(**options) -> dict:
             "one forward of 2B": lambda: run.engine.score(double, [UNPERTURBED]),
             "two forwards of B": lambda: [run.engine.score(batch, [UNPERTURBED]) for _ in range(2)],
             "step": whole_step,
-        }
+        },
+        ROUNDS,
     )
     one, two, ours = seconds.values()
     bare = min(one, two, key=statistics.median)
