@@ -179,3 +179,10 @@ def written_config(tiny_causal_folder, tmp_path):
         objective=Reward("tests.contracts.tables:length"), rule=Sgd(lr=1e-2), test_limit=4,
         estimator=TwoSided(eps=1e-1),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("per", ["step", "example", "group:3"])
+def test_a_readout_stands_on_top_of_directions_of_any_kind(config, tmp_path, per):
+    config = dataclasses.replace(config, readout="exact", directions_per=per)
+    result = train(config, tmp_path / "run")
+    assert tuned_run(tmp_path / "run", "final", snapshots=False)[0].weights.digest() == result.final_weights

@@ -20,7 +20,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:fan_in_fan_out")  # PEFT warns o
 STEPS = 50
 POINTS = [Move((Term(3, 1e-1),)), Move((Term(3, -1e-1),)), UNPERTURBED]
 KINDS = ("roberta", "bert", "opt", "gpt2", "llama", "qwen2")
-ADAPTERS = {"full": {}, "lora": {"adapter": Lora(rank=4, targets="all-linear")}}
+ADAPTERS = {
+    "full": {},
+    "lora": {"adapter": Lora(rank=4, targets="all-linear")},
+    "low rank": {"noise": "rank1", "directions_per": "example"},
+}
 
 
 def tiny(kind):

@@ -105,8 +105,14 @@ class Together:
     def _agree(self, found: list[list[Tensor]], expected: list[list[Tensor]]) -> bool:
         if self._learned is None or self._learned.outside:
             return False
-        pairs = zip(chain(*found), chain(*expected), strict=True)
-        return all(near(one.cpu(), other.cpu(), self._tolerance) for one, other in pairs)
+        pairs = zip(*(map(self._parts, chain(*scores)) for scores in (found, expected)), strict=True)
+        alike = (zip(*pair, strict=True) for pair in pairs)
+        return all(near(one.cpu(), other.cpu(), self._tolerance) for parts in alike for one, other in parts)
+
+    def _parts(self, scores: Tensor) -> list[Tensor]:
+        """Label logits and features apart: each is compared by its own size."""
+        labels = self._probed.readout.labels
+        return [scores[:, :labels], scores[:, labels:]] if self._probed.features else [scores]
 
 
 def _point_by_point(points: Points) -> list[Move]:
