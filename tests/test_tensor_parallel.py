@@ -28,7 +28,16 @@ ADAPTERS = {
 
 
 def tiny(kind):
-    """A model whose heads two ranks can share."""
+    """A model whose heads two ranks can share, and whose biases are not zero."""
+    model = made(kind)
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            if name.endswith("bias"):
+                tensor.normal_(0, 0.1)
+    return model
+
+
+def made(kind):
     if kind in ("roberta", "bert"):
         return tiny_model(kind)
     if kind in ("opt", "gpt2"):
@@ -94,6 +103,7 @@ def one_rank(rank, size, together, jobs, told):
             with joined("examples", together) as world:
                 run = opened(config, world)
                 seen = {"scores": scores_of(run), "bytes": held_bytes(run), "base": run.base, "start": run.start}
+                seen["slow"] = run.engine._engine.point_by_point
             os.environ["MASTER_PORT"] = str(port + 1)
             result = train(config, out, tensor_parallel=together)
             told.put((rank, name, {**seen, "final": result.final_weights}))
@@ -142,7 +152,7 @@ def test_two_ranks_score_as_one_process_does(two, adapter):
     assert (expected[0] - expected[1]).abs().max() > 1e-5  # the tuned tensors are alive
     for rank in told[adapter]:
         torch.testing.assert_close(torch.tensor(rank["scores"]), expected, atol=1e-5, rtol=0)
-        assert (rank["base"], rank["start"]) == (alone.base, alone.start)
+        assert (rank["base"], rank["start"], rank["slow"]) == (alone.base, alone.start, False)
     assert told[adapter][0]["scores"] == told[adapter][1]["scores"]
 
 
