@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import noback
+from noback.cli.groups import actions_of
 from noback.cli.main import _parser
 from noback.options import option_kinds
 
@@ -62,6 +63,8 @@ def _cli() -> Iterator[str]:
     shared = _shared(commands)
     for name, command in commands.items():
         yield from _command(name, command, shared)
+        for action, one in actions_of(command).items():
+            yield from _command(f"{name} {action}", one, shared)
     yield f"## {OPTIONS}"
     yield _prose(
         "Flags of `train`, `compare`, `epsilon` and `baseline`. A flag wins over `--config`, and `--set` over a flag."

@@ -38,10 +38,12 @@ def anchors(page: Path) -> set[str]:
 
 
 def known_flags() -> set[str]:
+    from noback.cli.groups import actions_of
     from noback.cli.main import _parser
 
     (commands,) = [action.choices for action in _parser(None)._actions if isinstance(action.choices, dict)]
-    return {flag for command in commands.values() for flag in command._option_string_actions}
+    parsers = [one for command in commands.values() for one in (command, *actions_of(command).values())]
+    return {flag for parser in parsers for flag in parser._option_string_actions}
 
 
 def named_flags(page: Path) -> set[str]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from noback.directions import Rank1 as Rank1
     from noback.engines import LocalEngine as LocalEngine
     from noback.engines import SglangEngine as SglangEngine
+    from noback.engines import VllmEngine as VllmEngine
     from noback.errors import DamagedError as DamagedError
     from noback.errors import InputError as InputError
     from noback.errors import NobackError as NobackError
@@ -89,6 +90,7 @@ _ROOMS = {
     "RunConfig": "config",
     "Score": "values",
     "SglangEngine": "engines",
+    "VllmEngine": "engines",
     "baseline": "functions",
     "compare": "functions",
     "epsilon": "functions",

@@ -14,6 +14,19 @@ PROMPTS = [[5, 6, 7, 8], [9, 10, 11, 12, 13, 14], [5, 6, 7, 99]]
 WORDS = [20, 30, 40]
 
 
+def save_two_heads(folder: Path, tokenizer) -> Path:
+    """A tiny Llama that two ranks can share: two key-value heads of 32, as the servers' attention wants them."""
+    torch.manual_seed(11)
+    config = transformers.LlamaConfig(
+        vocab_size=16384, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
+        head_dim=32, intermediate_size=64, max_position_embeddings=512, pad_token_id=1, bos_token_id=0, eos_token_id=2,
+        initializer_range=0.2,
+    )  # fmt: skip
+    transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 def adapter_tensors(model: Path, seed: int, size: float = 0.3) -> dict[str, torch.Tensor]:
     """A random adapter of rank 8 on q and v, by PEFT's names."""
     generator = torch.Generator().manual_seed(seed)

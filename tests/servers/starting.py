@@ -16,9 +16,10 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 
 HERE = Path(__file__).parent
 CHECKOUT = HERE.parents[1]
@@ -56,9 +57,17 @@ LORA = {
 class Server:
     """A server's process group and address."""
 
-    def __init__(self, engine: str, model: Path, flags: Sequence[str] = (), *, port: int | None = None) -> None:
-        """Starts it; `flags` come after those that every test server has, so theirs win."""
-        self.engine, self.model, self.flags = engine, model, list(flags)
+    def __init__(
+        self,
+        engine: str,
+        model: Path,
+        flags: Sequence[str] = (),
+        *,
+        port: int | None = None,
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Starts it; `flags` and `variables` come after those that every test server has, so theirs win."""
+        self.engine, self.model, self.flags, self.variables = engine, model, list(flags), dict(variables)
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = model.parent / f"{engine}-{self.port}.log"
@@ -66,7 +75,7 @@ class Server:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=model.parent,
-                env=_variables(engine), start_new_session=True,
+                env={**_variables(engine), **variables}, start_new_session=True,
             )  # fmt: skip
 
     def command(self) -> list[str]:
@@ -95,7 +104,7 @@ class Server:
 
     def again(self) -> Server:
         """Another server with the same flags at the same address; not waited for."""
-        return Server(self.engine, self.model, self.flags, port=self.port)
+        return Server(self.engine, self.model, self.flags, port=self.port, variables=self.variables)
 
     def post(self, path: str, body: dict) -> tuple[int, object]:
         """A plain request, as any client could send it: (status, reply)."""
@@ -114,9 +123,11 @@ class Server:
 
 
 @contextmanager
-def serving(engine: str, model: Path, *flags: str) -> Iterator[Server]:
+def serving(
+    engine: str, model: Path, *flags: str, variables: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Server]:
     """A server that is ready, and gone afterwards whatever happens."""
-    server = Server(engine, model, flags)
+    server = Server(engine, model, flags, variables=variables)
     try:
         yield server.wait()
     finally:

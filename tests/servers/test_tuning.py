@@ -1,4 +1,4 @@
-"""Tuning over a real SGLang server: slopes as here, servers that are killed, and servers that cannot do the work."""
+"""Tuning over real servers: slopes as here, servers that are killed, and servers that cannot do the work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from noback import Lora, RunConfig, Sgd, SglangEngine, TwoSided, evaluate, tuned_run
+from noback import Lora, RunConfig, Sgd, SglangEngine, TwoSided, VllmEngine, evaluate, tuned_run
 from noback.embedded import MODELS
 from noback.errors import InputError
 from noback.journal import read_journal
@@ -20,12 +20,17 @@ from tests.servers.starting import serving
 
 pytestmark = pytest.mark.server
 TARGETS = "q_proj,v_proj"
-LIMITS = [
-    "--context-length", "512", "--lora-backend", "torch_native", "--max-lora-rank", "8", "--max-loras-per-batch", "4",
-    "--sleep-on-idle",
-    "--lora-target-modules", "q_proj", "v_proj",
-]  # fmt: skip
+LIMITS = {
+    "sglang": [
+        "--context-length", "512", "--lora-backend", "torch_native", "--max-lora-rank", "8",
+        "--max-loras-per-batch", "4", "--sleep-on-idle", "--lora-target-modules", "q_proj", "v_proj",
+    ],
+    "vllm": ["--max-lora-rank", "8", "--max-loras", "2"],
+}  # fmt: skip
+KINDS = {"sglang": SglangEngine, "vllm": VllmEngine}
+LOAD = {"sglang": "/load_lora_adapter", "vllm": "/v1/load_lora_adapter"}
 STEPS = 10
+by_engine = pytest.mark.parametrize("engine", [*KINDS])
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +52,12 @@ def slopes(folder):
     return np.array([record.slopes[0] for record in read_journal(folder / "journal").steps])
 
 
-@pytest.mark.parametrize("ranks", [1, 2], ids=["one-rank", "two-ranks"])
-def test_slopes_are_those_of_the_local_engine_and_nothing_stays_loaded(served, tmp_path, ranks):
-    with serving("sglang", served, "--enable-lora", *LIMITS, "--tp", str(ranks)) as server:
-        there = train(config(served, engine=SglangEngine(url=server.url)), tmp_path / "there")
+@pytest.mark.parametrize(
+    ("engine", "flags"), [("sglang", []), ("sglang", ["--tp", "2"]), ("vllm", [])], ids=["sglang", "two-ranks", "vllm"]
+)
+def test_slopes_are_those_of_the_local_engine_and_nothing_stays_loaded(served, tmp_path, engine, flags):
+    with serving(engine, served, "--enable-lora", *LIMITS[engine], *flags) as server:
+        there = train(config(served, engine=KINDS[engine](url=server.url)), tmp_path / "there")
         here = train(config(served), tmp_path / "here")
         ours, theirs = slopes(tmp_path / "there"), slopes(tmp_path / "here")
         assert np.linalg.norm(ours - theirs) < 1e-3 * np.linalg.norm(theirs)
@@ -59,7 +66,7 @@ def test_slopes_are_those_of_the_local_engine_and_nothing_stays_loaded(served, t
         assert header["base"] == read_journal(tmp_path / "here" / "journal").header["base"]
         assert there.best == here.best
         assert evaluate(tuned_run(tmp_path / "there", engine="local")[0])[0].accuracy == there.best
-        assert evaluate(tuned_run(tmp_path / "here", engine="sglang", url=server.url)[0])[0].accuracy == there.best
+        assert evaluate(tuned_run(tmp_path / "here", engine=engine, url=server.url)[0])[0].accuracy == there.best
         gc.collect()
         assert not [one["id"] for one in server.get("/v1/models")["data"] if one["id"].startswith("noback-")]
 
@@ -79,9 +86,10 @@ class Killing(Silent):
         self.notes.append(text)
 
 
-def test_a_server_that_is_killed_and_started_again_leaves_the_runs_bits_as_they_were(served, tmp_path):
-    with serving("sglang", served, "--enable-lora", *LIMITS) as first:
-        wanted = config(served, engine=SglangEngine(url=first.url))
+@by_engine
+def test_a_server_that_is_killed_and_started_again_leaves_the_runs_bits_as_they_were(served, tmp_path, engine):
+    with serving(engine, served, "--enable-lora", *LIMITS[engine]) as first:
+        wanted = config(served, engine=KINDS[engine](url=first.url))
         undisturbed = train(wanted, tmp_path / "undisturbed")
         watcher = Killing(first, STEPS // 2)
         try:
@@ -93,29 +101,23 @@ def test_a_server_that_is_killed_and_started_again_leaves_the_runs_bits_as_they_
     assert np.array_equal(slopes(tmp_path / "disturbed"), slopes(tmp_path / "undisturbed"))
 
 
-@pytest.mark.parametrize(
-    ("flags", "changed", "sentence"),
-    [
-        ([], {}, "takes no adapters; start it with --enable-lora"),
-        (
-            ["--enable-lora", *LIMITS],
-            {"adapter": Lora(rank=16, targets=TARGETS)},
-            "start it with --max-lora-rank 16",
-        ),
-    ],
-    ids=["no-adapters", "rank"],
-)
-def test_a_server_that_cannot_do_the_work_is_refused_before_the_run_has_a_folder(
-    served, tmp_path, flags, changed, sentence
-):
-    with serving("sglang", served, *(flags or LIMITS[:2])) as one:
-        wanted = replace(config(served, engine=SglangEngine(url=one.url)), **changed)
-        with pytest.raises(InputError, match=sentence):
+@by_engine
+def test_a_server_without_adapters_is_refused_before_the_run_has_a_folder(served, tmp_path, engine):
+    with serving(engine, served) as one:
+        with pytest.raises(InputError, match="takes no adapters; start it with --enable-lora"):
+            train(config(served, engine=KINDS[engine](url=one.url)), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+
+@by_engine
+def test_a_server_of_a_lower_rank_or_another_base_is_refused_and_what_was_left_over_goes(served, tmp_path, engine):
+    with serving(engine, served, "--enable-lora", *LIMITS[engine]) as one:
+        wanted = replace(config(served, engine=KINDS[engine](url=one.url)), adapter=Lora(rank=16, targets=TARGETS))
+        with pytest.raises(InputError, match="start it with --max-lora-rank 16"):
             train(wanted, tmp_path / "run")
         assert not (tmp_path / "run").exists()
-        if flags:
-            _check_another_model(one, served, tmp_path)
-            _check_left_over(one, served, tmp_path)
+        _check_another_model(one, served, tmp_path)
+        _check_left_over(one, served, tmp_path)
 
 
 def _check_another_model(server, served, tmp_path):
@@ -126,7 +128,7 @@ def _check_another_model(server, served, tmp_path):
     data[-1] ^= 1
     (other / "model.safetensors").write_bytes(data)
     with pytest.raises(InputError, match="whose weights are others"):
-        train(config(other, engine=SglangEngine(url=server.url)), tmp_path / "run")
+        train(config(other, engine=KINDS[server.engine](url=server.url)), tmp_path / "run")
 
 
 def _check_left_over(server, served, tmp_path):
@@ -139,8 +141,8 @@ def _check_left_over(server, served, tmp_path):
     left = "-".join([*name[:2], "another", *name[3:]])
     tensors = adapter_tensors(served, 1)
     write_adapter(tmp_path / "left", tensors)
-    status, reply = server.post("/load_lora_adapter", {"lora_name": left, "lora_path": str(tmp_path / "left")})
+    status, reply = server.post(LOAD[server.engine], {"lora_name": left, "lora_path": str(tmp_path / "left")})
     assert status == 200, reply
-    train(config(served, engine=SglangEngine(url=server.url)), tmp_path / "run")
+    train(config(served, engine=KINDS[server.engine](url=server.url)), tmp_path / "run")
     names = [one["id"] for one in server.get("/v1/models")["data"]]
     assert left not in names

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator, Mapping
 
 from noback.cli.completion_scripts import FILES, SCRIPTS, Command, Flag
+from noback.cli.groups import actions_of
 from noback.options import one_of
 
 HELP = "print a script that completes noback's commands, flags and choices in bash, zsh or fish"
@@ -43,11 +44,14 @@ def _commands() -> Iterator[Command]:
     for name, parser in parsers.items():
         here = {**known, "at": ()} if name == "epsilon" else known  # its --at is a list of numbers
         positions = tuple(part for action in parser._get_positional_actions() for part in _values(action, here))
-        flags = tuple(
-            Flag(max(action.option_strings, key=len), _sentence(action), _values(action, here), action.nargs != 0)
-            for action in parser._get_optional_actions()
-        )
-        yield Command(name, COMMANDS[name].HELP, flags, positions)
+        flags = {
+            flag: Flag(flag, _sentence(action), _values(action, here), action.nargs != 0)
+            for action in [
+                action for one in (parser, *actions_of(parser).values()) for action in one._get_optional_actions()
+            ]
+            for flag in [max(action.option_strings, key=len)]
+        }
+        yield Command(name, COMMANDS[name].HELP, tuple(flags.values()), positions)
 
 
 def _known() -> dict[str, tuple[str, ...]]:

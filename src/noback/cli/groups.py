@@ -31,6 +31,12 @@ def sort_flags(parser: argparse.ArgumentParser) -> None:
     options[:] = [action for action in options if action.dest in _OWN]
 
 
+def actions_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The actions of a command that has several, such as `noback engine check`, by their names."""
+    found = [action.choices for action in parser._get_positional_actions() if isinstance(action.choices, dict)]
+    return dict(found[0]) if found else {}
+
+
 def _group_of(dest: str) -> str:
     first = dest.split(".", maxsplit=1)[0]
     return next((title for title, values in _GROUPS.items() if first in values), "run")

@@ -16,6 +16,18 @@ class HelpText(argparse.HelpFormatter):
         return "\n\n".join(indent + ("\n" + indent).join(_block(block, width)) for block in blocks)
 
 
+def usage_of(parser: argparse.ArgumentParser) -> str:
+    """A command in one line: what it takes, and that there are options."""
+    return " ".join([parser.prog, *_positionals(parser), "[OPTIONS]"])
+
+
+def _positionals(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """What a command takes besides options, as its usage shows it."""
+    for action in parser._get_positional_actions():
+        word = str(action.metavar or action.dest)
+        yield {"?": f"[{word}]", "*": f"[{word} ...]", "+": f"{word} [{word} ...]"}.get(str(action.nargs), word)
+
+
 def _block(block: str, width: int) -> Iterator[str]:
     """The lines of a paragraph, or of examples, which are indented."""
     if block.startswith(" "):

@@ -7,7 +7,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from noback import __version__
@@ -16,6 +16,7 @@ from noback.cli import (
     bench,
     compare,
     completion,
+    engine,
     epsilon,
     evaluate,
     export,
@@ -31,7 +32,7 @@ from noback.cli import (
     train,
 )
 from noback.cli.groups import sort_flags
-from noback.cli.help_text import HelpText
+from noback.cli.help_text import HelpText, usage_of
 from noback.cli.other_names import refusal
 from noback.errors import InputError, NobackError, printable, shown
 from noback.inputs import check_name
@@ -54,6 +55,7 @@ COMMANDS = {
     "export": export,
     "journal": journal,
     "tasks": tasks,
+    "engine": engine,
     "completion": completion,
 }
 
@@ -134,13 +136,6 @@ def _parser(chosen: str | None = None) -> argparse.ArgumentParser:
         if chosen in (None, name):
             command.add(sub)
             sort_flags(sub)
-            sub.usage = " ".join([sub.prog, *_positionals(sub), "[OPTIONS]"])
+            sub.usage = usage_of(sub)
         sub.set_defaults(command=command)
     return parser
-
-
-def _positionals(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """What a command takes besides options, as its usage shows it."""
-    for action in parser._get_positional_actions():
-        word = str(action.metavar or action.dest)
-        yield {"?": f"[{word}]", "*": f"[{word} ...]", "+": f"{word} [{word} ...]"}.get(str(action.nargs), word)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         open_tokenizer,
     )
     from noback.engines.local import Local
-    from noback.engines.options import AnyEngine, LocalEngine, SglangEngine
+    from noback.engines.options import AnyEngine, LocalEngine, SglangEngine, VllmEngine
     from noback.engines.outline import open_outline
     from noback.engines.perturbed import Perturbed, TensorNames, materialised
     from noback.engines.readout import by_example, check_numbers, decoder_of, readout_for, readout_of
@@ -43,7 +43,7 @@ _FILES = {
     **dict.fromkeys(("Opened", "WrongKind", "chosen_device", "is_causal", "keep_freed_memory"), "loading"),
     **dict.fromkeys(("open_classifier", "open_model", "open_tokenizer"), "loading"),
     **dict.fromkeys(("IN_MEMORY", "check_loaded", "device_of", "dtype_of", "loaded_model", "name_of"), "loaded"),
-    **dict.fromkeys(("AnyEngine", "LocalEngine", "SglangEngine"), "options"),
+    **dict.fromkeys(("AnyEngine", "LocalEngine", "SglangEngine", "VllmEngine"), "options"),
     **dict.fromkeys(("Perturbed", "TensorNames", "materialised"), "perturbed"),
     **dict.fromkeys(("by_example", "check_numbers", "decoder_of", "readout_for", "readout_of"), "readout"),
     "Local": "local",
@@ -57,11 +57,11 @@ _FILES = {
 
 __all__ = [
     "AnyEngine", "Cuts", "DataParallel", "Engine", "IN_MEMORY", "Local", "LocalEngine", "Models", "Opened",
-    "Perturbed", "Reference", "SglangEngine", "Tally", "TensorNames", "WithRows", "Writing", "WrongKind", "by_example",
-    "check_identity", "check_loaded", "check_numbers", "chosen_device", "decoder_of", "device_of", "divide_adapters",
-    "division_of", "dtype_of", "generate", "identity_of", "is_causal", "keep_freed_memory", "loaded_model",
-    "materialised", "name_of", "note_rows", "open_classifier", "open_divided", "open_model", "open_outline",
-    "open_tokenizer", "readout_for", "readout_of", "rows_shape", "rows_written", "save_rows",
+    "Perturbed", "Reference", "SglangEngine", "Tally", "TensorNames", "VllmEngine", "WithRows", "Writing", "WrongKind",
+    "by_example", "check_identity", "check_loaded", "check_numbers", "chosen_device", "decoder_of", "device_of",
+    "divide_adapters", "division_of", "dtype_of", "generate", "identity_of", "is_causal", "keep_freed_memory",
+    "loaded_model", "materialised", "name_of", "note_rows", "open_classifier", "open_divided", "open_model",
+    "open_outline", "open_tokenizer", "readout_for", "readout_of", "rows_shape", "rows_written", "save_rows",
 ]  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from noback.engines.servers.options import ServerEngine
@@ -98,4 +99,23 @@ class SglangEngine(ServerEngine):
         return Sglang(client)
 
 
-AnyEngine = LocalEngine | SglangEngine
+@dataclass(frozen=True, slots=True)
+class VllmEngine(ServerEngine):
+    """A model in vLLM servers, which read the points of a step as adapters from a folder."""
+
+    kind: ClassVar[str] = "vllm"
+    unrecorded: ClassVar[tuple[str, ...]] = (*ServerEngine.unrecorded, "folder")
+
+    url: str = option("http://127.0.0.1:8000", "address of the vLLM server; several, comma-separated, share the work")
+    folder: str | None = option(
+        None, "where adapters are written, which the server sees under the same path; none: a temporary folder"
+    )
+
+    def server(self, client: Client) -> Server:
+        """A vLLM server at a client's address."""
+        from noback.engines.servers.vllm import Vllm
+
+        return Vllm(client, Path(self.folder) if self.folder is not None else None)
+
+
+AnyEngine = LocalEngine | SglangEngine | VllmEngine

@@ -15,6 +15,8 @@ class StandIn:
     kind = "sglang"
     tested = ("0.5.22", "0.6")
     lora_flag, rank_flag, targets_flag = "--enable-lora", "--max-lora-rank", "--lora-target-modules"
+    slots_flag, cache_off_flag = "--max-loras-per-batch", "--disable-radix-cache"
+    reads_files = False
 
     def __init__(self, base, url: str = "http://stand-in", **said) -> None:
         self.url, self._model = url, base
@@ -54,6 +56,9 @@ class StandIn:
 
     async def close(self):
         """Nothing is open."""
+
+    def request_for(self, name, prompt):
+        return "/ask", {"adapter": name, "prompt": prompt}
 
     def dies(self, calls: int = 2):
         """It is gone for so many calls, and comes back without any adapter."""

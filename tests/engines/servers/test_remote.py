@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import itertools
 from dataclasses import replace
 
@@ -197,3 +198,13 @@ def test_what_a_killed_process_left_is_retired_at_the_start(tokenizer):
     world.servers[0].adapters |= {left: {}, "someone-elses": {}}
     world.engine.ready()
     assert list(world.servers[0].adapters) == ["someone-elses"]
+
+
+def test_an_engine_that_is_used_no_more_leaves_nothing_on_its_servers(tokenizer):
+    world = World(tokenizer)
+    world.engine.score(world.batch, [UNPERTURBED])
+    (server,) = world.servers
+    assert server.adapters
+    world.engine = None
+    gc.collect()
+    assert not server.adapters

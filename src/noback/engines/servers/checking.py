@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
+
+from noback.directions import drawn
 from noback.engines.servers.server import About, Ask, Copy, Server
 from noback.errors import InputError
 
+Published = Callable[[dict[str, Tensor]], tuple[dict[str, Any], dict[str, Tensor]]]
 MOVED = 1e-3  # least change of a log-probability by the canary, which changes it by far more where adapters count
+
+
+_CANARY = 0.1  # standard deviation of its B: an answer changes by far more than by rounding
+_CANARY_TOKENS = (3, 4, 5, 6, 7, 8, 9, 10)  # that any vocabulary has
 
 
 class Needs(NamedTuple):
@@ -25,6 +34,18 @@ class Needs(NamedTuple):
     words: tuple[int, ...]
 
 
+def needs_of(tensors: Mapping[str, Tensor], published: Published) -> Needs:
+    """What a run with these tuned tensors asks of a server; `published` gives an adapter as servers take it."""
+    strong = {
+        name: tensor if ".lora_A." in name
+        else torch.from_numpy(drawn(tuple(tensor.shape), name, "canary", _CANARY)).to(tensor.dtype)
+        for name, tensor in tensors.items()
+    }  # fmt: skip
+    copy = Copy(*published(strong))
+    targets = frozenset(name.partition(".lora_")[0].rpartition(".")[2] for name in tensors)
+    return Needs(copy, int(copy.config["r"]), targets, 2, len(_CANARY_TOKENS), _CANARY_TOKENS, (11, 12, 13))
+
+
 async def examined(server: Server, needs: Needs, name: str) -> About:
     """What the server says of itself, once it is known that it can do the work; `name` is the canary's."""
     about = await server.about()
@@ -35,36 +56,70 @@ async def examined(server: Server, needs: Needs, name: str) -> About:
 
 def check(server: Server, about: About, needs: Needs) -> None:
     """Refuse a server by what it says of itself, with the flag that would change it."""
+    for complaint in complaints(server, about, needs).values():
+        if complaint is not None:
+            raise InputError(complaint)
+
+
+def complaints(server: Server, about: About, needs: Needs) -> dict[str, str | None]:
+    """What is wrong with a server by what it says of itself, and the flag that would change it; None: nothing."""
+    return {
+        "version": _version(server, about),
+        "replicas": _replicas(server, about),
+        "adapters": None if about.lora else f"server {server.url} takes no adapters; start it with {server.lora_flag}",
+        "rank": _rank(server, about, needs),
+        "targets": _targets(server, about, needs),
+        "context": _context(server, about, needs),
+    }
+
+
+def _version(server: Server, about: About) -> str | None:
     first, below = server.tested
-    if not _number(first) <= _number(about.version) < _number(below):
-        raise InputError(
-            f"server {server.url} is {about.kind} {about.version}; noback was tested with {first} to below {below}, "
-            "and other versions may answer with wrong numbers: use one of those"
-        )
-    if about.replicas > 1:
-        raise InputError(
-            f"server {server.url} runs {about.replicas} data-parallel replicas, which take no adapters while they run; "
-            "start several servers of one each and name them all: --url A,B"
-        )
-    if about.lora is None:
-        raise InputError(f"server {server.url} takes no adapters; start it with {server.lora_flag}")
-    rank, _, targets = about.lora
-    if rank is not None and rank < needs.rank:
-        raise InputError(
-            f"server {server.url} takes adapters up to rank {rank} and the run's has rank {needs.rank}; start it with "
-            f"{server.rank_flag} {needs.rank}, or lower --set adapter.rank"
-        )
+    if _number(first) <= _number(about.version) < _number(below):
+        return None
+    return (
+        f"server {server.url} is {about.kind} {about.version}; noback was tested with {first} to below {below}, "
+        "and other versions may answer with wrong numbers: use one of those"
+    )
+
+
+def _replicas(server: Server, about: About) -> str | None:
+    if about.replicas <= 1:
+        return None
+    return (
+        f"server {server.url} runs {about.replicas} data-parallel replicas, which take no adapters while they run; "
+        "start several servers of one each and name them all: --url A,B"
+    )
+
+
+def _rank(server: Server, about: About, needs: Needs) -> str | None:
+    rank = about.lora.rank if about.lora else None
+    if rank is None or rank >= needs.rank:
+        return None
+    return (
+        f"server {server.url} takes adapters up to rank {rank} and the run's has rank {needs.rank}; start it with "
+        f"{server.rank_flag} {needs.rank}, or lower --set adapter.rank"
+    )
+
+
+def _targets(server: Server, about: About, needs: Needs) -> str | None:
+    targets = about.lora.targets if about.lora else None
     missing = sorted(needs.targets - targets) if targets is not None else []
-    if missing:
-        raise InputError(
-            f"server {server.url} takes no adapters of {', '.join(missing)}; start it with {server.targets_flag} "
-            f"{' '.join(sorted(needs.targets))}, or name fewer: --set adapter.targets=..."
-        )
-    if about.context is not None and about.context < needs.tokens:
-        raise InputError(
-            f"server {server.url} takes prompts of {about.context} tokens and the run's have up to {needs.tokens}; "
-            "start it with a longer context, or lower max_length of the task"
-        )
+    if not missing:
+        return None
+    return (
+        f"server {server.url} takes no adapters of {', '.join(missing)}; start it with {server.targets_flag} "
+        f"{' '.join(sorted(needs.targets))}, or name fewer: --set adapter.targets=..."
+    )
+
+
+def _context(server: Server, about: About, needs: Needs) -> str | None:
+    if about.context is None or about.context >= needs.tokens:
+        return None
+    return (
+        f"server {server.url} takes prompts of {about.context} tokens and the run's have up to {needs.tokens}; "
+        "start it with a longer context, or lower max_length of the task"
+    )
 
 
 async def canary(server: Server, needs: Needs, name: str) -> None:

@@ -71,6 +71,14 @@ class Client:
         """The reply to a body, as JSON; `again`: whether it may be sent twice, as what changes nothing may."""
         return await self._asked("POST", path, body, again=again, timeout=None)
 
+    async def text(self, path: str) -> str:
+        """What stands at a path, as it is."""
+        return (await self._replied("GET", path, None, again=True, timeout=None)).text
+
+    async def tell(self, path: str, body: Any, *, again: bool) -> None:
+        """Send a body whose reply says no more than yes."""
+        await self._replied("POST", path, body, again=again, timeout=None)
+
     async def close(self) -> None:
         """Give back the connections."""
         if self._pool is not None:
@@ -78,6 +86,16 @@ class Client:
         self._pool = None
 
     async def _asked(self, method: str, path: str, body: Any, *, again: bool, timeout: float | None) -> Any:
+        reply = await self._replied(method, path, body, again=again, timeout=timeout)
+        try:
+            return reply.json() if reply.content else None
+        except ValueError:
+            raise Refused(f"server {self.url} answers {path} with {shown(reply.text)}; expected JSON") from None
+
+    async def _replied(
+        self, method: str, path: str, body: Any, *, again: bool, timeout: float | None
+    ) -> httpx.Response:
+        """A reply that says yes."""
         pauses = list(self._pauses)
         while True:
             pause = pauses.pop(0) if pauses else None
@@ -98,7 +116,8 @@ class Client:
             if reply.status_code in _BUSY and pause is not None:  # it did not begin, so any request may come again
                 await asyncio.sleep(_told(reply, pause))
                 continue
-            return self._read(path, reply)
+            self._check(path, reply)
+            return reply
 
     async def _sent(self, method: str, path: str, body: Any, timeout: float) -> httpx.Response:
         if self._pool is None or self._room is None:
@@ -110,8 +129,8 @@ class Client:
             waiting = httpx.Timeout(timeout, connect=min(timeout, _REACHED_WITHIN))
             return await self._pool.request(method, f"{self.url}{path}", json=body, timeout=waiting)
 
-    def _read(self, path: str, reply: httpx.Response) -> Any:
-        """The JSON of a reply that says yes."""
+    def _check(self, path: str, reply: httpx.Response) -> None:
+        """Refuse a reply that says no."""
         status = reply.status_code
         if status in (401, 403):
             raise Refused(
@@ -122,10 +141,6 @@ class Client:
             raise Away(f"server {self.url} answers {path} with {status} {reply.reason_phrase}")
         if status >= 400:
             raise Refused(f"server {self.url} refuses {path} ({status}): {said(reply.text)}")
-        try:
-            return reply.json() if reply.content else None
-        except ValueError:
-            raise Refused(f"server {self.url} answers {path} with {shown(reply.text)}; expected JSON") from None
 
 
 def said(text: str) -> str:

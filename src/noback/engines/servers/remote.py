@@ -14,7 +14,7 @@ import os
 import secrets
 import socket
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -22,12 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from noback.directions import drawn
 from noback.engines.by_group import group_by_group
 from noback.engines.generation import Writing
 from noback.engines.outline import is_same_model
 from noback.engines.reuse.planning import Tally
-from noback.engines.servers.checking import Needs, examined
+from noback.engines.servers.checking import Published, examined, needs_of
 from noback.engines.servers.client import Background
 from noback.engines.servers.fleet import Fleet, Numbered, Part
 from noback.engines.servers.server import About, Ask, Copy, Reply, Server
@@ -35,9 +34,6 @@ from noback.errors import InputError
 from noback.tasks import Batch
 from noback.values import UNPERTURBED, Move
 from noback.weights import Weights
-
-_CANARY = 0.1  # standard deviation of its B: an answer changes by far more than by rounding
-_CANARY_TOKENS = (3, 4, 5, 6, 7, 8, 9, 10)  # that any vocabulary has
 
 
 class Remote:
@@ -66,8 +62,8 @@ class Remote:
         """
         self._weights, self._words, self._published = weights, word_ids, published
         self._micro_batch, self._meanwhile, self._servers = micro_batch, meanwhile, len(servers)
-        self._names, self._model = Names(mark), model
-        self._fleet = Fleet(servers, self._examined, self._names, wait=wait, say=say)
+        self._names = Names(mark)
+        self._fleet = Fleet(servers, _examiner(model, weights, published, self._names), self._names, wait=wait, say=say)
         self._numbers = itertools.count()
         self._standing: tuple[int, Numbered] | None = None  # the copy of the weights as they stood after some writes
         self._background: Background | None = None
@@ -106,7 +102,7 @@ class Remote:
         background.run(self._fleet.retire([one.number for one in copies if not self._stands(one)]))
         self._count([one for some in replies for one in some])
         cut = [
-            _scores(_in_order(some, order), one, len(points))
+            label_scores(_in_order(some, order), one, len(points))
             for one, some, (_, order) in zip(batches, replies, parts, strict=True)
         ]
         return [torch.cat(list(of_point)) for of_point in zip(*cut, strict=True)]
@@ -162,28 +158,26 @@ class Remote:
         order = sorted(range(len(asks)), key=lambda index: (asks[index][1], asks[index][0].prompt))
         return Part([asks[index][0] for index in order], [asks[index][1] for index in order]), order
 
-    async def _examined(self, server: Server) -> About:
-        about = await server.about()  # before the canary: it fits this model alone
-        if is_same_model(self._model, about.model) is False:
-            raise InputError(
-                f"server {server.url} serves {about.model!r}, whose weights are others than those of model "
-                f"{self._model!r}; name the one that it serves: --model {about.model}"
-            )
-        return await examined(server, self._needs(), self._names())
-
-    def _needs(self) -> Needs:
-        tensors = {
-            name: tensor if ".lora_A." in name
-            else torch.from_numpy(drawn(tuple(tensor.shape), name, "canary", _CANARY)).to(tensor.dtype)
-            for name, tensor in self._weights.tensors.items()
-        }  # fmt: skip
-        copy = Copy(*self._published(tensors))
-        targets = frozenset(name.partition(".lora_")[0].rpartition(".")[2] for name in tensors)
-        return Needs(copy, int(copy.config["r"]), targets, 2, len(_CANARY_TOKENS), _CANARY_TOKENS, (11, 12, 13))
-
     def _count(self, replies: Sequence[Reply]) -> None:
         tokens, cached = sum(one.tokens for one in replies), sum(one.cached for one in replies)
         self.tally = replace(self.tally, tokens=self.tally.tokens + tokens, cached=self.tally.cached + cached)
+
+
+def _examiner(
+    model: str, weights: Weights, published: Published, names: Names
+) -> Callable[[Server], Coroutine[Any, Any, About]]:
+    """What examines a server; it holds no engine, so that one that is used no more is seen to be."""
+
+    async def examine(server: Server) -> About:
+        about = await server.about()  # before the canary: it fits this model alone
+        if is_same_model(model, about.model) is False:
+            raise InputError(
+                f"server {server.url} serves {about.model!r}, whose weights are others than those of model {model!r}; "
+                f"name the one that it serves: --model {about.model}"
+            )
+        return await examined(server, needs_of(weights.tensors, published), names())
+
+    return examine
 
 
 class Names:
@@ -230,7 +224,7 @@ def _in_order(replies: Sequence[Reply], order: Sequence[int]) -> list[Reply]:
     return found
 
 
-def _scores(replies: Sequence[Reply], batch: Batch, points: int) -> list[Tensor]:
+def label_scores(replies: Sequence[Reply], batch: Batch, points: int) -> list[Tensor]:
     """The label logits at each point, float32 [examples, labels], from the replies of each point's rows."""
     from noback.engines.readout import by_example
 

@@ -81,6 +81,9 @@ class Server(Protocol):
     lora_flag: ClassVar[str]  # what turns adapters on, as an error names it
     rank_flag: ClassVar[str]
     targets_flag: ClassVar[str | None]  # None: it takes any linear
+    slots_flag: ClassVar[str]
+    cache_off_flag: ClassVar[str]  # turns the prefix cache off
+    reads_files: ClassVar[bool]  # whether an adapter's files must stay where they were written
     url: str
 
     async def about(self) -> About:
@@ -105,4 +108,8 @@ class Server(Protocol):
 
     async def close(self) -> None:
         """Give back its connections."""
+        ...
+
+    def request_for(self, name: str, prompt: str | list[int]) -> tuple[str, dict[str, Any]]:
+        """A path and a body with which any client asks for an adapter's next token."""
         ...

@@ -26,6 +26,9 @@ class Sglang:
     lora_flag: ClassVar[str] = "--enable-lora"
     rank_flag: ClassVar[str] = "--max-lora-rank"
     targets_flag: ClassVar[str | None] = "--lora-target-modules"
+    slots_flag: ClassVar[str] = "--max-loras-per-batch"
+    cache_off_flag: ClassVar[str] = "--disable-radix-cache"
+    reads_files: ClassVar[bool] = False
 
     def __init__(self, client: Client) -> None:
         self._client, self.url = client, client.url
@@ -106,6 +109,12 @@ class Sglang:
     async def close(self) -> None:
         """Give back its connections."""
         await self._client.close()
+
+    def request_for(self, name: str, prompt: str | list[int]) -> tuple[str, dict[str, Any]]:
+        """Its own form names an adapter by `lora_path`, also one that came as tensors."""
+        sampling = {"max_new_tokens": 1, "temperature": 0}
+        asked = {"text" if isinstance(prompt, str) else "input_ids": prompt}
+        return "/generate", {**asked, "lora_path": name, "sampling_params": sampling, "return_logprob": True}
 
 
 def _reply(ask: Ask, told: Mapping[str, Any]) -> Reply:
