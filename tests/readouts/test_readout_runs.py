@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from noback import Accuracy, Head, InputError, report, train
+from noback import Accuracy, Full, Head, InputError, Lora, Prefix, predict, report, train
 from noback.answers import scored
 from noback.engines import Reference, rows_shape
 from noback.folder import RunFolder
@@ -48,6 +48,31 @@ def test_base_and_journal_give_the_readout_at_every_step(config, trained, tmp_pa
     plain = Run(dataclasses.replace(config, readout=None))
     base, _ = tuned_run(tmp_path / "run", "0")
     assert (answers_of(base) - answers_of(plain)).abs().max() > 0.01
+
+
+CAUSAL = {"template": "An opinion: {sentence} It was", "words": "0= bad,1= good"}
+
+
+@pytest.mark.parametrize("adapter", [Full(), Lora(rank=2), Prefix(tokens=2)], ids=lambda one: one.kind)
+@pytest.mark.parametrize("kind", ["masked", "causal"])
+def test_so_they_do_for_masked_and_causal_models_and_every_adapter(config, tiny_causal_folder, tmp_path, kind, adapter):
+    other = {"model": str(tiny_causal_folder), **CAUSAL} if kind == "causal" else {}
+    config = dataclasses.replace(config, adapter=adapter, steps=3, eval_every=2, **other)
+    result = train(config, tmp_path / "run")
+    replayed, _ = tuned_run(tmp_path / "run", "final", snapshots=False)
+    contents = read_journal(tmp_path / "run" / "journal")
+    assert replayed.weights.digest() == result.final_weights
+    assert replayed.readout_values == contents.evaluations[-1].readout
+    assert len(replayed.readout_values) == 4 * 2 * (16 + (kind == "masked"))  # a causal decoder has no biases
+    assert np.frombuffer(replayed.readout_values, "<f4").any()
+    texts = ["a warm film", "dull and slow"]
+    assert predict(replayed, texts) == predict(tuned_run(tmp_path / "run", "final")[0], texts)
+
+
+def test_words_of_several_tokens_are_refused(config, tiny_causal_folder, tmp_path):
+    several = {**CAUSAL, "words": "0= an utterly dreadful thing,1= good"}
+    with pytest.raises(InputError, match="label words of one token each"):
+        train(dataclasses.replace(config, model=str(tiny_causal_folder), **several), tmp_path / "run")
 
 
 def test_the_trunk_is_measured_with_the_readout_in_its_losses(config, trained, tmp_path):
