@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 
-from noback import LocalEngine, Momentum, Normal, OneSided, Rademacher
+from noback import ExactReadout, LocalEngine, Momentum, Normal, OneSided, Rademacher
 from noback.adapters import Full, Head, Lora, Prefix
 from noback.config import RunConfig, config_of, read_config
 from noback.errors import InputError
@@ -35,6 +35,8 @@ OTHER = {
     "quantise": "int4",
     "device": "cpu",
     "noise": Rademacher(),
+    "readout": ExactReadout(decay=0.5, examples=9, refits=0),
+    "directions_per": "example",
     "eval_every": 3,
     "patience": 4,
     "engine.matmul_precision": "tf32",
