@@ -48,8 +48,19 @@ def main() -> None:
     print(json.dumps(results, indent=1), flush=True)
     if arguments.sst2:
         results["run"] = tuned(config_of(batch=32, steps=400, eval_every=200, **options))
+    results = without_places(results)
     (RESULTS / "servers.json").write_text(json.dumps(results, indent=1) + "\n")
     print(json.dumps(results, indent=1))
+
+
+def without_places(found):
+    """Results without the folders of this machine: of a model and of data, the last name."""
+    if isinstance(found, dict):
+        return {
+            name: Path(value).name if name in ("model", "data") and isinstance(value, str) else without_places(value)
+            for name, value in found.items()
+        }
+    return found
 
 
 def config_of(**options) -> noback.RunConfig:
