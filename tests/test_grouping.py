@@ -9,7 +9,7 @@ from noback import MacroF1, OneSided, Rank1, Reward, RunConfig, Sgd, TwoSided, t
 from noback.errors import InputError
 from noback.estimators import estimate, estimate_groups
 from noback.folder import RunFolder
-from noback.grouping import group_size, groups_of
+from noback.grouping import group_count, group_size, groups_of
 from noback.journal import read_journal
 from noback.measuring import measure
 from noback.measuring_eps import measure_eps
@@ -45,6 +45,9 @@ def test_a_batch_is_cut_into_groups_one_after_the_other():
     assert groups_of(3, "example") == [slice(0, 1), slice(1, 2), slice(2, 3)]
     assert groups_of(5, "group:2") == [slice(0, 2), slice(2, 4), slice(4, 5)]
     assert groups_of(5, "group:9") == [slice(0, 5)]
+    for examples in range(1, 9):
+        for per in ("step", "example", "group:3"):
+            assert group_count(examples, per) == len(groups_of(examples, per))
 
 
 @pytest.mark.parametrize("per", ["exampel", "group", "group:0", "group:-1", "group:1.5", "group:" + "9" * 30, 3, ""])
@@ -56,6 +59,8 @@ def test_another_word_is_refused(per):
 def test_more_slopes_than_a_record_holds_are_refused():
     with pytest.raises(InputError, match="makes 80,000 directions a step; expected 65,536 at most"):
         RunConfig(directions_per="example", batch=20_000, estimator=TwoSided(directions=4))
+    with pytest.raises(InputError, match="makes 1,000,000,000,000 directions"):  # counted, not listed
+        RunConfig(directions_per="example", batch=10**12)
 
 
 @estimators

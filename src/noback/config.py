@@ -19,7 +19,7 @@ from noback.engines.options import AnyEngine, LocalEngine
 from noback.engines.quantised import QUANTISED
 from noback.errors import InputError, shown
 from noback.estimators import AdaptTies, AnyEstimator, TwoSided
-from noback.grouping import STEP, groups_of
+from noback.grouping import STEP, group_count
 from noback.inputs import read_toml
 from noback.json_text import json_text
 from noback.objectives import SELECTING, AnyObjective, CrossEntropy
@@ -134,7 +134,7 @@ class RunConfig:
 
     def _check_groups(self) -> None:
         """Refuse more slopes a step than a record holds."""
-        most = len(groups_of(self.batch, self.directions_per)) * self.estimator.directions
+        most = group_count(self.batch, self.directions_per) * self.estimator.directions
         if most > MOST_DIRECTIONS:
             raise InputError(
                 f"directions_per {self.directions_per!r} makes {most:,} directions a step; expected "

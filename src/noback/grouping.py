@@ -20,6 +20,11 @@ def group_size(per: str) -> int | None:
     return int(found[1])
 
 
+def group_count(examples: int, per: str) -> int:
+    """How many groups a batch has."""
+    return -(-examples // (group_size(per) or examples))
+
+
 def groups_of(examples: int, per: str) -> list[slice]:
     """The groups of a batch, one after the other; the last may be smaller."""
     size = group_size(per) or examples

@@ -53,7 +53,8 @@ def outputs(run: Run, step: int, points: Sequence[Move]) -> tuple[list[Tensor], 
 
 def outputs_by_group(run: Run, step: int, asked: Asked) -> tuple[dict[int, list[Tensor]], Tensor]:
     """As `outputs`, of each group of the step's examples at its own points."""
-    parts = {group: run.groups[group] for group in asked}
+    groups = run.groups
+    parts = {group: groups[group] for group in asked}
     if run.config.objective.judges != TEXTS:
         batch = run.batch(step)
         found = scored_groups(run.engine, batch, list(parts.values()), list(asked.values()))
