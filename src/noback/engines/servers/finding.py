@@ -14,7 +14,10 @@ async def found_at(servers: Sequence[Server]) -> tuple[Server, About]:
     for server in servers:
         try:
             return server, await server.about()
-        except Refused as error:
+        except BaseException as error:
+            await server.close()
+            if not isinstance(error, Refused):
+                raise
             refused.append(error)
     keys = [error for error in refused if "asks for a key" in str(error)]
     if keys:
