@@ -232,7 +232,7 @@ def test_an_unknown_key_like_no_other_comes_without_a_suggestion():
 
 
 @pytest.mark.parametrize(
-    ("path", "kind"), [("rule.kind", "adam"), ("estimator.kind", "three_sided"), ("engine.kind", "remote")]
+    ("path", "kind"), [("rule.kind", "lion"), ("estimator.kind", "three_sided"), ("engine.kind", "remote")]
 )
 def test_an_unknown_kind_is_refused(path, kind):
     assert f"{path.removesuffix('.kind')} is {kind!r}; expected " in refusal(path, kind)

@@ -17,25 +17,29 @@ import pytest
 
 from noback import (
     InputError,
+    LocalEngine,
     NobackError,
     RunConfig,
     Sgd,
     TwoSided,
     compare,
     distributed,
+    rank_folders,
     ranks,
     resume,
     snapshot,
     sweep,
     train,
+    training,
 )
 from noback.distributed import Group, World, check_divide
 from noback.engines.data_parallel import _shares
-from noback.files import write_new
+from noback.files import write_whole
 from noback.folder import RunFolder
 from noback.journal import read_journal
 from noback.reproduction import Grid, reproduce
 from noback.run import Run
+from noback.tuned import tuned_run
 from noback.watching import Silent
 
 STEPS = 15
@@ -59,13 +63,13 @@ def config(tiny_folder, data_folder):
 class Watching(Silent):
     """Counts what its rank sends, and may harm the weights after some steps."""
 
-    def __init__(self, harms_at=None, cut=False):
-        self.harms_at, self.cut, self.run, self.sent = harms_at, cut, None, []
+    def __init__(self, harm=None, cut=False):
+        self.harm, self.cut, self.run, self.sent = harm, cut, None, []
 
     def stepped(self, step, _steps, _estimate):
         self.sent.append(self.run.world.sent)
-        if step == self.harms_at:
-            self.harmed(self.run.weights).view(-1)[0] += 1
+        if step == 3 and self.harm is not None:
+            self.harmed(self.run.weights).view(-1)[:] += self.harm
 
     def harmed(self, weights):
         """A tensor that is whole on each rank, or one that is cut."""
@@ -76,17 +80,28 @@ def one_rank(rank, size, port, config, out, told, options):
     """A rank's whole life; `told` gets what it has to say at the end."""
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     tempfile.tempdir = str(out.parent)  # what a killed rank leaves there goes with the test's folder
+    if "machines" in options:  # each rank is the first one of a machine with a disk of its own
+        out = out.parent / options["machines"][rank] / "run"
     distributed.TIMEOUT = options.get("timeout", 60.0)
-    watcher = Watching(3 if rank == options.get("harmed") else None, options.get("cut", False))
+    harm = options.get("harm", 1.0) if rank == options.get("harmed") else None
+    watcher = Watching(harm, options.get("cut", False))
     original = Run.__init__
 
     def opened(run, *args, **kwargs):
         original(run, *args, **kwargs)
         watcher.run = run
+        if rank and "base" in options:
+            run.base = options["base"]
+        if rank and "data" in options:
+            run.task.digest = lambda: options["data"]
 
     Run.__init__ = opened
     if rank == options.get("behind"):
-        ranks.write_new = lambda path, data: write_new(path, data[: -100 if path.name == "journal" else None])
+        rank_folders.write_whole = lambda path, data: write_whole(
+            path, data[: -100 if path.name == "journal" else None]
+        )
+    if rank and "code" in options:
+        ranks._code = lambda: options["code"]
     if rank == options.get("dies"):
         Group.summed = lambda *_: os._exit(9)
     if rank == options.get("hangs"):
@@ -96,7 +111,8 @@ def one_rank(rank, size, port, config, out, told, options):
     told_by["tensor_parallel"] = options.get("tensor_parallel", 1)
     try:
         again = {"steps": options.get("steps"), **told_by}
-        result = resume(out, **again) if options["resumed"] else train(config, out, **told_by)
+        begun = {"restarted": options.get("restarted", False), **told_by}
+        result = resume(out, **again) if options["resumed"] else training.train(config, out, **begun)
         told.put((rank, getattr(result, options.get("tells", "final_weights")), watcher.sent))
     except NobackError as error:
         told.put((rank, type(error).__name__, str(error)))
@@ -131,24 +147,30 @@ def together(size, config, out, **options):
 
 
 @pytest.mark.parametrize(
-    ("size", "divide", "directions", "readout"),
-    [(2, "examples", 1, None), (2, "points", 1, None), (4, "both", 2, None), (2, "points", 1, "exact")],
-)
-def test_ranks_write_the_journal_of_one_process(config, tmp_path, size, divide, directions, readout):
-    config = dataclasses.replace(config, estimator=TwoSided(eps=1e-2, directions=directions), readout=readout)
+    ("size", "divide", "directions", "micro_batch", "readout"),
+    [(2, "examples", 1, None, None), (2, "points", 1, None, None), (4, "points", 2, None, None),
+     (4, "both", 2, None, None), (2, "examples", 1, 2, None), (4, "examples", 1, 2, None), (4, "both", 2, 2, None),
+     (2, "points", 1, None, "exact")],
+)  # fmt: skip
+def test_ranks_write_the_journal_of_one_process(config, tmp_path, size, divide, directions, micro_batch, readout):
+    estimator, engine = TwoSided(eps=1e-2, directions=directions), LocalEngine(micro_batch=micro_batch)
+    config = dataclasses.replace(config, estimator=estimator, engine=engine, readout=readout)
     alone = train(config, tmp_path / "alone")
     said = together(size, config, tmp_path / "shared", divide=divide)
-    assert {weights for _, weights, _ in said} == {said[0][1]}
+    assert {weights for _, weights, _ in said} == {said[0][1]}, said
     one, other = (read_journal(tmp_path / name / "journal") for name in ("alone", "shared"))
     for mine, theirs in zip(one.steps, other.steps, strict=True):
         assert theirs.slopes == pytest.approx(mine.slopes, rel=CLOSE, abs=LOSS / config.eps)
     assert other.sealed
     between = {after - before for _, _, sent in said for before, after in pairwise(sent)}
-    most = 1000 if readout is None else 3000
-    assert 0 < min(between) < most  # bytes of a step; where there is an evaluation between, more
-    if divide == "points":
+    # Of a step; where there is an evaluation between, more: a float64 a point and example, and whether to stop.
+    if readout is None:
+        assert min(between) == estimator.forwards * config.batch * 8 // size + 1
+    assert 0 < min(between) < 3000  # the readout needs features, too
+    if divide == "points" or micro_batch:  # whoever scores an example scores the same ones beside it
         assert (tmp_path / "shared" / "journal").read_bytes() == (tmp_path / "alone" / "journal").read_bytes()
         assert said[0][1] == alone.final_weights
+    assert tuned_run(tmp_path / "shared", "final", snapshots=False)[0].weights.digest() == said[0][1]
 
 
 def test_a_run_whose_ranks_are_killed_ends_on_the_same_bits_with_any_number_of_them(config, tmp_path):
@@ -231,6 +253,21 @@ def test_a_rank_whose_records_are_not_those_of_the_others_is_named(config, tmp_p
     train(dataclasses.replace(config, steps=6), tmp_path / "run")
     for _, kind, sentence in together(2, config, tmp_path / "run", behind=1):
         assert (kind, "rank 1 has another journal than rank 0" in sentence) == ("InputError", True), sentence
+
+
+def test_weights_that_give_no_numbers_on_one_rank_stop_all(config, tmp_path):
+    """A rank that raised by itself would leave the others waiting."""
+    for rank, kind, sentence in together(2, config, tmp_path / "run", harmed=1, harm=float("nan")):
+        assert (kind, "4 of 8 examples have label logits that are no numbers" in sentence) == ("Diverged", True), rank
+
+
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [("code", "version of noback, or of a library"), ("base", "base model"), ("data", "task or other data")],
+)
+def test_ranks_with_another_code_model_or_data_are_refused(config, tmp_path, other, what):
+    for _, kind, sentence in together(2, config, tmp_path / "run", **{other: "another"}):
+        assert (kind, f"rank 1 has another {what}" in sentence) == ("InputError", True), sentence
 
 
 @pytest.mark.parametrize(("other", "what"), [({"seed": 5}, "configuration"), ({"task": "sst2"}, "configuration")])

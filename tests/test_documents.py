@@ -183,10 +183,10 @@ def test_the_usual_numbers_of_the_adapters_page_are_those_of_the_code():
     }  # fmt: skip
 
 
-def test_of_the_rules_only_normalised_has_usual_numbers_of_its_own_as_the_adapters_page_says():
+def test_the_rules_that_the_adapters_page_names_have_usual_numbers_of_their_own():
     from noback.usual import USUAL
 
-    assert {row.rule for row in USUAL if row.estimator != "backprop"} == {"*", "normalised"}
+    assert {row.rule for row in USUAL if row.estimator != "backprop"} == {"*", "normalised", "adam", "adamm"}
 
 
 def test_what_the_methods_page_says_of_an_estimator_is_so():

@@ -135,7 +135,7 @@ METHODS = {
     }
     for estimator in ESTIMATORS
     for rule in RULES
-    if RULES[rule].schedule == "constant"
+    if RULES[rule].schedule == "constant" and not RULES[rule].keeps_moments
 }
 methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from noback.adapters import Head as Head
     from noback.adapters import Lora as Lora
     from noback.adapters import Prefix as Prefix
+    from noback.adapters import Sparse as Sparse
     from noback.cli.display import Display as Display
     from noback.config import RunConfig as RunConfig
     from noback.directions import LowRank as LowRank
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from noback.readouts import ExactReadout as ExactReadout
     from noback.reporting import report as report
     from noback.result import Result as Result
+    from noback.rules import Adam as Adam
+    from noback.rules import AdaMM as AdaMM
     from noback.rules import Momentum as Momentum
     from noback.rules import Normalised as Normalised
     from noback.rules import Sgd as Sgd
@@ -90,6 +93,7 @@ _ROOMS = {
     "RunConfig": "config",
     "Score": "values",
     "SglangEngine": "engines",
+    "Sparse": "adapters",
     "VllmEngine": "engines",
     "baseline": "functions",
     "compare": "functions",

@@ -24,9 +24,9 @@ from noback.evaluating import answers, score, score_of
 from noback.memory import forget_peak, peak_memory
 from noback.objectives import TEXTS
 from noback.options import one_of
-from noback.run import Run, drawn_data
+from noback.run import Run, drawn_data, with_whole_paths
 from noback.tasks import Batch
-from noback.training import Interrupted, with_whole_paths
+from noback.training import Interrupted
 from noback.usual import usual_lr
 from noback.values import Score
 from noback.watching import Silent, Watcher

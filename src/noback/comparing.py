@@ -23,8 +23,8 @@ from noback.json_text import json_text
 from noback.objectives import TEXTS, refuse_code
 from noback.options import build, one_of
 from noback.result import Result
-from noback.run import drawn_data, versions
-from noback.training import Interrupted, resume, train, with_whole_paths
+from noback.run import drawn_data, versions, with_whole_paths
+from noback.training import Interrupted, resume, train
 from noback.verdict import DIVERGING, evaluations
 from noback.watching import Silent, Watcher
 

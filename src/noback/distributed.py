@@ -9,7 +9,8 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from noback.options import whole
 
 DIVIDED = ("examples", "points", "both")
 TIMEOUT = 600.0  # seconds that a rank is waited for; the first step compiles the noise
+_PIECE = 2**24  # bytes of a file that are sent at once
 _COMES = "comes"  # where in the store a rank says how many exchanges it has come to
 _LOST = "lost"  # where a rank says that it has lost others of its group, so that it is not one of those itself
 _REPORTS = datetime.timedelta(seconds=2)  # for which a rank that is still there may take to say so
@@ -119,19 +121,25 @@ class World:
         parts = self.gathered(torch.frombuffer(bytearray(filled or b"\0"), dtype=torch.uint8))
         return [part.numpy().tobytes()[:length] for part, length in zip(parts, lengths, strict=True)]
 
-    def from_first(self, data: bytes) -> bytes:
-        """The bytes that rank 0 has."""
-        return self.gathered_bytes(data if self.is_first else b"")[0]
+    def from_rank(self, source: int, data: bytes) -> bytes:
+        """The bytes that one rank has."""
+        if self.size == 1:
+            return data
+        length = int(self._told(source, torch.tensor([len(data)])))
+        filled = data if self.rank == source and data else bytes(max(length, 1))
+        return self._told(source, torch.frombuffer(bytearray(filled), dtype=torch.uint8)).numpy().tobytes()[:length]
+
+    def file_from(self, source: int, path: Path | None) -> Iterator[bytes]:
+        """A file that one rank has, piece by piece; `path`: where it is, on that rank."""
+        with open(path, "rb") if path else nullcontext() as file:
+            while piece := self.from_rank(source, file.read(_PIECE) if file else b""):
+                yield piece
 
     def answer_of_first(self, answer: bool) -> bool:
         """What rank 0 answers to a question that each is asked."""
         if self.size == 1:
             return answer
-        said = torch.tensor([answer], dtype=torch.uint8)
-        with self._exchanging():
-            dist.broadcast(said, 0)
-        self.sent += 1
-        return bool(said)
+        return bool(self._told(0, torch.tensor([answer], dtype=torch.uint8)))
 
     def same(self, mine: str) -> bool:
         """Whether every rank has the same."""
@@ -147,6 +155,13 @@ class World:
                         f"rank {rank} has another {what} than rank {like}; give every rank the same, "
                         "then go on from the run's folder"
                     )
+
+    def _told(self, source: int, data: Tensor) -> Tensor:
+        """What one rank has, of a shape that all know."""
+        with self._exchanging():
+            dist.broadcast(data, source)
+        self.sent += data.numel() * data.element_size()
+        return data
 
     @contextmanager
     def _exchanging(self) -> Iterator[None]:

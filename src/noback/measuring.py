@@ -75,6 +75,19 @@ def _rewards(run: Run, questions: Sequence[Question], points: Sequence[Move]) ->
     return [rewards_of(run.config.objective, questions, texts) for texts in written]
 
 
+def readings(run: Run, step: int, points: Sequence[Move]) -> tuple[list[Tensor], Tensor]:
+    """What the loss needs of a step's batch at each point [examples, numbers], and its gold labels [examples].
+
+    It is all that the ranks of a run exchange of a step.
+    """
+    objective = run.config.objective
+    if run.shared is None or objective.judges == TEXTS:
+        found, gold = outputs(run, step, points)
+        return [objective.reduced(output, gold) for output in found], gold
+    batch = run.batch(step)
+    return run.shared.exchanged(batch, points, objective.reduced), batch.gold
+
+
 def measure(run: Run, step: int, eps: float) -> Measured:
     """Show the step's batch to the engine at the estimator's points."""
     estimator, seeds = _asked(run, step, eps)
@@ -87,9 +100,9 @@ def measure(run: Run, step: int, eps: float) -> Measured:
 
     def score(points: list[Move]) -> list[float]:
         nonlocal gold
-        found, gold = outputs(run, step, points)
+        found, gold = readings(run, step, points)
         rounds.append(found)
-        return [run.loss(output, gold) for output in found]
+        return [run.loss_of(one, gold) for one in found]
 
     return _measured(run, estimator, estimate(estimator, seeds, score), rounds[0], gold)
 
@@ -101,9 +114,11 @@ def _measure_groups(run: Run, step: int, estimator: Estimator, seeds: tuple[int,
 
     def score(asked: Asked) -> dict[int, list[float]]:
         nonlocal gold
-        found, gold = outputs_by_group(run, step, asked)
+        answered, gold = outputs_by_group(run, step, asked)
+        right, reduced = {group: gold[parts[group]] for group in answered}, run.config.objective.reduced
+        found = {group: [reduced(one, right[group]) for one in some] for group, some in answered.items()}
         rounds.append(found)
-        return {group: [run.loss(one, gold[parts[group]]) for one in some] for group, some in found.items()}
+        return {group: [run.loss_of(one, right[group]) for one in some] for group, some in found.items()}
 
     sizes = [part.stop - part.start for part in parts]
     found = estimate_groups(estimator, seeds, sizes, score)
@@ -190,17 +205,18 @@ def _asked(run: Run, step: int, eps: float) -> tuple[Estimator, tuple[int, ...]]
 
 
 def _read(run: Run, estimator: Estimator, found: OnItsWay, gold: Tensor) -> Measured:
-    return _measured(run, estimator, *found.read(), gold)
+    read, logits = found.read()
+    return _measured(run, estimator, read, [run.config.objective.reduced(one, gold) for one in logits], gold)
 
 
 def _measured(run: Run, estimator: Estimator, found: Estimate, first: Sequence[Tensor], gold: Tensor) -> Measured:
-    """`first`: what was judged at the points of the first round."""
+    """`first`: what the loss needs at the points of the first round."""
     objective: Objective = run.config.objective
     if len(gold) < 2 or objective.costly or not estimator.fixed_points:
         return Measured(found, tuple)
 
     def slopes(part: slice) -> tuple[float, ...]:
-        losses = [run.loss(output[part], gold[part]) for output in first]
+        losses = [run.loss_of(one[part], gold[part]) for one in first]
         return estimate(estimator, found.seeds, lambda _: losses).slopes
 
     def halves() -> Sequence[tuple[float, float]]:

@@ -27,8 +27,8 @@ from noback.json_text import json_text
 from noback.measuring import outputs
 from noback.objectives import TEXTS
 from noback.options import positive
-from noback.run import Run, drawn_data, versions
-from noback.training import Interrupted, with_whole_paths
+from noback.run import Run, drawn_data, versions, with_whole_paths
+from noback.training import Interrupted
 from noback.values import UNPERTURBED, Move, Term, direction_seeds
 from noback.watching import Silent, Watcher
 

@@ -64,6 +64,11 @@ class MeZO:
         self._estimator = _with(self._estimator, eps=self._estimator.eps or 1e-3)
         self._rule = _with(rule or Sgd(), lr=lr, weight_decay=weight_decay)
         _check_rule(self._rule)
+        if self._rule.keeps_moments:
+            raise InputError(
+                f"rule {self._rule.kind!r} keeps numbers of every weight, which an optimizer's state does not hold; "
+                "use it with noback.train, or another rule here"
+            )
         self._seed = seed
         tuned = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
         self._weights = Weights(tuned, noise or self._estimator.usual_noise)

@@ -1,49 +1,21 @@
-"""What the ranks of one run have to agree on, and where each keeps its records.
-
-Every rank takes every step and writes every record. Rank 0's folder is the run's; another rank has one of its own for
-as long as the run goes, which begins as a copy of rank 0's, so that nothing in the loop asks which rank it is.
-"""
+"""What the ranks of one run have to agree on before they make moves together."""
 
 from __future__ import annotations
 
 import hashlib
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from noback.distributed import Group, World
-from noback.files import is_regular, read_regular, write_new
-from noback.folder import RunFolder
+from noback.distributed import Group
 from noback.journal import Contents
 from noback.json_text import json_text
 from noback.run import Run, versions
 from noback.tensor_bytes import digest
 
 _WHO = {False: "ranks", True: "groups of ranks"}
-
-
-@contextmanager
-def own_folder(folder: RunFolder, world: World) -> Iterator[RunFolder]:
-    """The run's folder on rank 0, a temporary copy of its files on the others."""
-    if world.is_first:
-        if world.size > 1:
-            for path in _files(folder):
-                world.from_first(b"+" + read_regular(path) if is_regular(path) else b"-")
-        yield folder
-        return
-    with tempfile.TemporaryDirectory(prefix="noback-rank-") as parent:
-        own = RunFolder(Path(parent) / "run")
-        for path in _files(own):
-            told = world.from_first(b"")
-            if told[:1] == b"+":
-                own.path.mkdir(exist_ok=True)
-                write_new(path, told[1:])
-        # Where both see the same disk; else the journal is replayed, and rows of the run's folder are not found.
-        own.snapshots, own.data = folder.snapshots, folder.data
-        yield own
 
 
 def agree_to_begin(run: Run) -> None:
@@ -60,6 +32,14 @@ def agree_to_begin(run: Run) -> None:
         run.watcher.note(_told(run, world.group))
     if world.models > 1:
         run.watcher.note(f"{world.models} {_WHO[world.together > 1]} share each step by {world.divide}")
+
+
+def header_of_first(run: Run, header: dict[str, Any]) -> dict[str, Any]:
+    """Rank 0's header of a new journal, so that every rank's journal has the same bytes."""
+    if run.world.size == 1:
+        return header
+    found: dict[str, Any] = json.loads(run.world.from_rank(0, json_text(header).encode()))
+    return found
 
 
 def agree_on_records(run: Run, contents: Contents) -> None:
@@ -85,10 +65,6 @@ def _told(run: Run, group: Group) -> str:
     """How much of a model this rank holds."""
     held = sum(tensor.nbytes for tensor in {id(one): one for one in run.model.parameters()}.values())
     return f"{group.size} ranks hold the model together, each {held / 1e6:,.1f} MB of it"
-
-
-def _files(folder: RunFolder) -> tuple[Path, ...]:
-    return folder.config, folder.journal, folder.metrics, folder.trained_rows
 
 
 def _code() -> str:

@@ -51,7 +51,7 @@ def refit(run: Run, contents: Contents, step: int) -> None:
     rows = run.readout.rows
     rows.take(found.values)
     if run.world.size > 1:  # machines may round otherwise
-        rows.load(run.world.from_first(rows.stored()))
+        rows.load(run.world.from_rank(0, rows.stored()))
     run.folder.add_metrics(
         kind="readout", step=step, decay=found.decay, loss=found.loss, held_out=found.held_out, examples=len(given.gold)
     )

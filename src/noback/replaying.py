@@ -178,10 +178,11 @@ def move_at(run: Run, records: Sequence[StepRecord], step: int) -> Move:
 def go_to(run: Run, step: int, contents: Contents, *, snapshots: bool = True, at: int | None = None) -> None:
     """Bring the weights to where `step` steps took them: the newest snapshot or the base, then the journal.
 
-    `at`: the step that they stand at, where that is known; it serves where no snapshot is nearer.
+    `at`: the step that they stand at, where that is known; it serves where no snapshot is nearer. A snapshot does not
+    hold the moments of a rule that keeps some; those are made again from the first step on.
     """
     found = None
-    if snapshots:
+    if snapshots and not run.config.rule.keeps_moments:
         like, say, division = run.weights.tensors, run.watcher.note, run.weights.division
         found = newest_snapshot(run.folder.snapshots, step, contents.digests, like, say, division)
         if run.weights.is_divided and not run.world.same(str(found and found[0])):
@@ -203,7 +204,9 @@ def go_to(run: Run, step: int, contents: Contents, *, snapshots: bool = True, at
 
 
 def step_length(run: Run, move: Move) -> float:
-    """How far a move goes: directions have unit variance and are all but orthogonal."""
+    """How far a move goes: directions have unit variance and are all but orthogonal. Of an adaptive one, about."""
+    if move.adaptive is not None:
+        return move.adaptive.lr * math.sqrt(run.weights.size)
     return math.sqrt(sum(term.coefficient**2 for term in move.terms) * run.weights.size)
 
 

@@ -17,7 +17,8 @@ from torch import Tensor
 from noback.adapters import base_tensors, model_limit, refuse_quantised
 from noback.answers import fitted, left_out
 from noback.config import RunConfig, config_of, read_config
-from noback.distributed import World, check_divide
+from noback.distributed import Group, World, check_divide
+from noback.embedded import MODELS
 from noback.engines import (
     IN_MEMORY,
     Cuts,
@@ -99,7 +100,8 @@ class Run:
         self.identity = identity_of(opened, chat=self.spec.chat, written=self.spec.answer == "text")
         for_head = config.adapter.head_seed is not None
         self.task = Task(self.spec, self.tokenizer, model_limit(self.model), for_head=for_head)
-        self.weights = self._attached(opened, cuts)
+        self.weights = _attached(self.config, self.world.group, opened, cuts)
+        config.rule.check_weights(self.weights.size)
         self.begin(None if config.adapter.portable else rounded_start(self.weights.tensors))
         rows = _rows_of(config, self.task, self.model, self.device)
         self.engine: Engine = config.engine.open(
@@ -115,11 +117,13 @@ class Run:
             mark=mark_of(folder),
             divided=self.world.group is not None,
         )
+        self.shared: DataParallel | None = None  # the engine, where several ranks share what it scores
         if self.world.size > 1:
             if self.world.models > 1:
                 check_divide(self.world.divide, self.world.models, config.estimator.forwards)
             beside = rows.shape.width if rows is not None else 0
-            self.engine = DataParallel(self.engine, self.world, len(self.spec.labels) + beside)
+            shared = DataParallel(self.engine, self.world, len(self.spec.labels) + beside)
+            self.engine, self.shared = shared, shared if rows is None else None  # rows need features besides the losses
         self.readout = WithRows(self.engine, rows) if rows is not None else None
         self.engine = self.readout or self.engine
         self._asked: int | None = None  # the last step whose batch was asked for
@@ -172,6 +176,10 @@ class Run:
         """The run's objective."""
         return self.config.objective.loss(logits, gold, self.task.texts)
 
+    def loss_of(self, reduced: Tensor, gold: Tensor) -> float:
+        """The run's objective, by what it needs of each example."""
+        return self.config.objective.loss_of(reduced, gold, self.task.texts)
+
     def batch(self, step: int) -> Batch:
         """The batch of a step, made before where a GPU left the time."""
         ahead, self._asked = self._next, step
@@ -195,16 +203,7 @@ class Run:
         if self._start is not None:
             return self._start
         opened, _, cuts = self._open()
-        return self._attached(opened, cuts).tensors
-
-    def _attached(self, opened: Opened, cuts: Cuts) -> Weights:
-        """What is tuned of a model, once the adapter is there."""
-        config, group = self.config, self.world.group
-        tuned = config.adapter.attach(opened.model, opened.fresh, config.seed)
-        if group is None:
-            return Weights(tuned, config.known_noise)
-        tuned, cuts = divide_adapters(opened.model, tuned, cuts, group)
-        return Weights(tuned, config.known_noise, division_of(cuts, group))
+        return _attached(self.config, self.world.group, opened, cuts).tensors
 
     def _open(self) -> tuple[Opened, str, Cuts]:
         """The base model, its digest, and how its tensors are cut where ranks hold it together.
@@ -277,6 +276,15 @@ def _rows_of(config: RunConfig, task: Task, model: Any, device: torch.device) ->
     return LabelRows(config.readout, rows_shape(model.eval(), len(task.word_ids), prompt.inputs), device)
 
 
+def _attached(config: RunConfig, group: Group | None, opened: Opened, cuts: Cuts) -> Weights:
+    """What is tuned of a model, once the adapter is there; `group`: the ranks that hold it together."""
+    tuned = config.adapter.attach(opened.model, opened.fresh, config.seed)
+    if group is None:
+        return Weights(tuned, config.known_noise, masks=config.adapter.masks(tuned))
+    tuned, cuts = divide_adapters(opened.model, tuned, cuts, group)
+    return Weights(tuned, config.known_noise, division_of(cuts, group))
+
+
 def _check_divides(config: RunConfig, *, in_memory: bool) -> None:
     """Refuse what needs a whole model where ranks hold one together."""
     needs = {
@@ -345,3 +353,18 @@ def versions() -> dict[str, str]:
     """The versions that a journal names."""
     names: Sequence[str] = ("noback", "numpy", "torch", "transformers")
     return {"python": platform.python_version(), **{name: metadata.version(name) for name in names}}
+
+
+def with_whole_paths(config: RunConfig) -> RunConfig:
+    """Paths of this machine made absolute, so that a run can be resumed from any folder."""
+
+    def whole(value: str) -> str:
+        return str(Path(value).resolve()) if Path(value).exists() else value
+
+    return replace(
+        config,
+        adapter=config.adapter.with_paths(whole),
+        data=None if config.data is None else whole(config.data),
+        model=config.model if config.model in MODELS else whole(config.model),
+        task=whole(config.task) if config.task.endswith(".toml") else config.task,
+    )

@@ -82,6 +82,12 @@ def newest_snapshot(  # noqa: PLR0917 (the last has a default)
     return None
 
 
+def newest_file(folder: Path) -> Path | None:
+    """The newest snapshot's file, sound or not."""
+    refuse_link(folder)
+    return max((_path(folder, step) for step in _steps(folder)), default=None)
+
+
 def prune_snapshots(folder: Path, *wanted: int) -> None:
     """Leave the newest snapshot up to each of the steps; delete others, and what a killed process left half-written."""
     refuse_link(folder)

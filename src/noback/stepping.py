@@ -15,7 +15,7 @@ from noback.estimators import Estimator
 from noback.evaluating import stopping_at
 from noback.health import DOMINATED, ENOUGH_STEPS, agreement_figures, noise_figures, slope_figures, tie_advice
 from noback.journal import Contents, EpsChange, Journal, StepRecord
-from noback.measuring import Measured, Slopes, measure, outputs, take
+from noback.measuring import Measured, Slopes, measure, readings, take
 from noback.replaying import move_at, step_length
 from noback.run import Run
 from noback.values import UNPERTURBED, Estimate, Move, direction_seeds
@@ -120,8 +120,8 @@ class Steps:
     def _loss_at(self, taken: int, step: int) -> float:
         """The loss of the batch of `step` with the weights as they stand after `taken` steps."""
         with stopping_at(self._run, self._contents, taken):
-            (output,), gold = outputs(self._run, step, [UNPERTURBED])
-            return self._run.loss(output, gold)
+            (found,), gold = readings(self._run, step, [UNPERTURBED])
+            return self._run.loss_of(found, gold)
 
     def _record(self, step: int, estimate: Estimate) -> None:
         record = StepRecord(step, estimate.loss, estimate.slopes, estimate.figures)
@@ -155,8 +155,9 @@ def probe_figures(
 ) -> dict[str, float]:
     """What a step did to its own batch's loss, beside what its slopes promised."""
     figures = {"change": after - before}  # of the batch's own loss, by this step
-    # Else it goes on along older directions, or others' along a group's own, and those slopes are not known here.
-    if len(move.terms) == len(record.slopes) and groups == 1:
+    # Else it goes on along older directions, or others' along a group's own, or weight by weight: slopes that are not
+    # known here.
+    if move.adaptive is None and len(move.terms) == len(record.slopes) and groups == 1:
         along = zip(move.terms, record.slopes, strict=True)
         expected = sum(term.coefficient * slope for term, slope in along) * estimator.unit(record.figures)
         figures["expected_change"] = expected  # to first order

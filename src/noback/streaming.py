@@ -125,10 +125,12 @@ def _chunks(run: Recorded, step: int) -> list[Sequence[Move]]:
 def _opened(run: Recorded) -> tuple[Opened, Stored]:
     """The base in its files, checked against the journal's header."""
     config, adapter = run.config, run.config.adapter
-    if not adapter.tunes_base or adapter.head_seed is not None:
+    if config.rule.keeps_moments:
+        raise InputError(f"a run with rule {config.rule.kind!r} cannot be streamed: leave out --stream")
+    if not adapter.tunes_base or not adapter.in_pieces or adapter.head_seed is not None:
         raise InputError(
-            f"a run with adapter {adapter.kind!r} cannot be streamed; expected one that tunes the model's own weights "
-            "(adapter full): leave out --stream"
+            f"a run with adapter {adapter.kind!r} cannot be streamed; expected one that tunes all of the model's "
+            "own weights (adapter full): leave out --stream"
         )
     if "readout" in run.contents.header:
         raise InputError(f"{run.where} holds a readout, which is not written row by row: leave out --stream")

@@ -26,8 +26,8 @@ from noback.keywords import put
 from noback.objectives import refuse_code
 from noback.reporting.command import command_to_repeat
 from noback.result import Result
-from noback.run import versions
-from noback.training import Interrupted, resume, train, with_whole_paths
+from noback.run import versions, with_whole_paths
+from noback.training import Interrupted, resume, train
 from noback.verdict import DIVERGING
 from noback.watching import Silent, Watcher
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ import torch
 from noback.calibration import calibrated_accuracy
 from noback.config import RunConfig
 from noback.distributed import joined
-from noback.embedded import MODELS
 from noback.engines import AnyEngine, Models, Opened
 from noback.errors import InputError, NobackError
 from noback.evaluating import answers, one_by_one, per_example, sample_of_training, score_of, stopping_at
@@ -27,11 +27,12 @@ from noback.journal import Contents, Journal, Seal, read_journal, rounded
 from noback.memory import forget_peak
 from noback.objectives import ObjectiveError, refuse_code
 from noback.paired import PerExample
-from noback.ranks import agree_on_records, agree_on_weights, agree_to_begin, own_folder
+from noback.rank_folders import own_folder
+from noback.ranks import agree_on_records, agree_on_weights, agree_to_begin, header_of_first
 from noback.refitting import forwards_taken, refit
 from noback.replaying import begin_with, go_to, header, placed
 from noback.result import Result, finished
-from noback.run import Run, drawn_data, recorded_config
+from noback.run import Run, drawn_data, recorded_config, with_whole_paths
 from noback.run_data import keep_trained_rows
 from noback.selecting import Candidate, is_better, told
 from noback.snapshot import prune_snapshots, save_snapshot, show_snapshot
@@ -65,6 +66,7 @@ def train(  # noqa: PLR0913 (all but the first two go by name)
     models: Models | None = None,
     result_of_stopped: bool = False,
     loaded: Opened | None = None,
+    restarted: bool = False,
 ) -> Result:
     """Train from the start in a new run folder; `stop` is asked after each step whether to leave off.
 
@@ -76,6 +78,7 @@ def train(  # noqa: PLR0913 (all but the first two go by name)
     `divide`: what the ranks of a run under torchrun share: examples, points or both. Rank 0's folder is the run's.
     `tensor_parallel`: how many ranks hold one model together, each a part of it.
     `models`: where base models are kept for several runs; none: the model's files are opened.
+    `restarted`: the ranks were started again: where one of them has the run's folder, go on with it.
     """
     config = with_whole_paths(config)
     place = out if out is not None else next_folder(Path("runs"), Path(config.task_name).stem)
@@ -83,14 +86,19 @@ def train(  # noqa: PLR0913 (all but the first two go by name)
     config.objective.check()
     drawn = drawn_data(config)  # before the model is opened: what is wrong with the data shows at once
     forget_peak()
-    with joined(divide, tensor_parallel) as world, own_folder(folder, world) as own:
-        own.check_new()  # before the model is opened
-        run = Run(config, own, watcher, world=world, models=models, loaded=loaded)
-        run.task.use(drawn)
-        run.engine.ready()
-        own.create(run.config.toml())
-        with own.locked(), _saying_how_to_go_on(folder):
-            result = _loop(run, stop, health_every, result_of_stopped=result_of_stopped)
+    with joined(divide, tensor_parallel) as world, own_folder(folder, world, fresh=not restarted) as own:
+        open_run = partial(Run, watcher=watcher, world=world, models=models, loaded=loaded)
+        take_steps = partial(_loop, stop=stop, health_every=health_every, result_of_stopped=result_of_stopped)
+        if restarted and own.path.exists():  # on every rank, or on none
+            result = _go_on(own, open_run, take_steps)
+        else:
+            own.check_new()  # before the model is opened
+            run = open_run(config, own)
+            run.task.use(drawn)
+            run.engine.ready()
+            own.create(run.config.toml())
+            with own.locked(), _saying_how_to_go_on(folder):
+                result = take_steps(run)
     return replace(result, run=str(folder.path))  # on every rank, rank 0's
 
 
@@ -119,20 +127,30 @@ def resume(  # noqa: PLR0913 (all but the first go by name)
     `train`; there need not be as many ranks as there were, nor need they hold the same parts.
     """
     with joined(divide, tensor_parallel) as world, own_folder(RunFolder(path), world) as folder:
-        config = recorded_config(folder)
-        refuse_code(config.objective, f"run {str(folder.path)!r}", trust=trust)
-        with folder.locked(), _saying_how_to_go_on(folder):
-            config = settle(folder) if steps is None else planned(folder, steps)
-            recorded, config = config, placed(config, model=model, device=device, engine=engine, url=url)
-            drawn = drawn_data(config)
-            forget_peak()
-            run = Run(config, folder, watcher, world=world, models=models)
-            run.task.use(drawn)
-            if steps is not None:
-                _check_same(run, read_journal(folder.journal))  # before anything is written
-                extend(folder, replace(run.config, model=recorded.model, engine=recorded.engine))
-            result = _loop(run, stop, health_every, result_of_stopped=result_of_stopped)
+        refuse_code(recorded_config(folder).objective, f"run {str(folder.path)!r}", trust=trust)
+        open_run = partial(Run, watcher=watcher, world=world, models=models)
+        take_steps = partial(_loop, stop=stop, health_every=health_every, result_of_stopped=result_of_stopped)
+        place = partial(placed, model=model, device=device, engine=engine, url=url)
+        result = _go_on(folder, open_run, take_steps, steps, place)
     return replace(result, run=str(Path(path)))  # on every rank, rank 0's
+
+
+def _go_on(
+    folder: RunFolder, open_run: Callable[[RunConfig, RunFolder], Run], take_steps: Callable[[Run], Result],
+    steps: int | None = None, place: Callable[[RunConfig], RunConfig] = lambda config: config,
+) -> Result:  # fmt: skip
+    """Go on with the run of a folder; `place` says where things are now."""
+    with folder.locked(), _saying_how_to_go_on(folder):
+        recorded = settle(folder) if steps is None else planned(folder, steps)
+        config = place(recorded)
+        drawn = drawn_data(config)
+        forget_peak()
+        run = open_run(config, folder)
+        run.task.use(drawn)
+        if steps is not None:
+            _check_same(run, read_journal(folder.journal))  # before anything is written
+            extend(folder, replace(run.config, model=recorded.model, engine=recorded.engine))
+        return take_steps(run)
 
 
 @contextmanager
@@ -324,7 +342,7 @@ def _journal(run: Run) -> tuple[Journal, Contents]:
     """The run's journal open for writing, and what it already holds."""
     path = run.folder.journal
     if not is_regular(path):
-        Journal.create(path, header(run))
+        Journal.create(path, header_of_first(run, header(run)))
     journal, contents = Journal.reopen(path)
     _check_same(run, contents)
     _say_threads(run, contents)
@@ -375,18 +393,3 @@ def _holds_score(line: Mapping[str, Any]) -> bool:
 def _seconds_before(folder: RunFolder) -> float:
     found = (line.get("seconds") for line in folder.read_metrics())
     return max((float(value) for value in found if isinstance(value, int | float)), default=0.0)
-
-
-def with_whole_paths(config: RunConfig) -> RunConfig:
-    """Paths of this machine made absolute, so that a run can be resumed from any folder."""
-
-    def whole(value: str) -> str:
-        return str(Path(value).resolve()) if Path(value).exists() else value
-
-    return dataclasses.replace(
-        config,
-        adapter=config.adapter.with_paths(whole),
-        data=None if config.data is None else whole(config.data),
-        model=config.model if config.model in MODELS else whole(config.model),
-        task=whole(config.task) if config.task.endswith(".toml") else config.task,
-    )

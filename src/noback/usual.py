@@ -24,6 +24,13 @@ USUAL = (
     Usual("lora", "backprop", "adam", ANY, lr=1e-3, eps=None),
     Usual("prefix", "backprop", "adam", ANY, lr=1e-2, eps=None),
     Usual(ANY, "backprop", "adam", ANY, lr=1e-4, eps=None),
+    # A step of Adam is about lr a weight, whatever the slopes.
+    Usual("lora", ANY, "adam", ANY, lr=1e-3, eps=None),
+    Usual("prefix", ANY, "adam", ANY, lr=1e-2, eps=None),
+    Usual(ANY, ANY, "adam", ANY, lr=1e-5, eps=None),
+    Usual("lora", ANY, "adamm", ANY, lr=1e-3, eps=None),
+    Usual("prefix", ANY, "adamm", ANY, lr=1e-2, eps=None),
+    Usual(ANY, ANY, "adamm", ANY, lr=1e-5, eps=None),
     # One-sided slopes are in units of the losses' spread.
     Usual("lora", "one_sided", ANY, ANY, lr=1e-2, eps=None),
     Usual("prefix", "one_sided", ANY, ANY, lr=1e-1, eps=None),

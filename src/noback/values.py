@@ -16,14 +16,28 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
+class Adaptive:
+    """How the sum of a move's terms is made a step weight by weight: by the size that such sums had there so far."""
+
+    step: int  # its number: what is kept of earlier ones begins anew with 0
+    lr: float
+    beta1: float  # how much of the mean of the sums is kept from a step to the next
+    beta2: float  # the same of the mean of their squares
+    tiny: float  # is added to the root of that
+    keeps_largest: bool  # whether the largest mean square so far divides; else the present one, both means unbiased
+
+
+@dataclass(frozen=True, slots=True)
 class Move:
     """A displacement of the weights: decay them, then add each term in its order.
 
-    `decay` is the factor that multiplies the decayed weights before any term is added (1.0: none).
+    `decay` is the factor that multiplies the decayed weights before any term is added (1.0: none). `adaptive`: the
+    sum of the terms is not added itself.
     """
 
     terms: tuple[Term, ...]
     decay: float = 1.0
+    adaptive: Adaptive | None = None
 
     @property
     def rounding_seed(self) -> int:

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from noback.directions import FAMILIES, Noise, Place, check_noise, tensor_id
+from noback.directions.adapting import Adapting, Moments
 from noback.directions.backend import Backend, Part, Products, backend_for
 from noback.directions.cut import ALONE, Division, Wholes
+from noback.directions.masked import Masked
 from noback.errors import DamagedError, InputError
 from noback.options import one_of
 from noback.tensor_bytes import digest
@@ -27,9 +29,14 @@ class Weights:
     """The tuned tensors of a model; only `advance`, `advance_along` and `load` write them."""
 
     def __init__(
-        self, tensors: Mapping[str, Tensor], noise: Noise | str = "normal", division: Division = ALONE
-    ) -> None:
-        """`division`: which parts of whole tensors some of them are; they move as those parts of the whole would."""
+        self, tensors: Mapping[str, Tensor], noise: Noise | str = "normal", division: Division = ALONE,
+        masks: Mapping[str, Tensor] | None = None,
+    ) -> None:  # fmt: skip
+        """`division`: which parts of whole tensors some of them are; they move as those parts of the whole would.
+
+        `masks`: which weights of each tensor are tuned; none: all.
+        """
+        self.masks, self._moments = dict(masks or {}), dict[str, Moments]()
         self.division, self._pieces = division, dict[str, tuple[str, ...]]()
         self.family = _noise_of(noise)
         if not tensors:
@@ -80,11 +87,11 @@ class Weights:
     @property
     def size(self) -> int:
         """How many weights are tuned, here and on other ranks."""
-        return sum(map(math.prod, self.shapes.values()))
+        return sum(int(mask.sum()) for mask in self.masks.values()) or sum(map(math.prod, self.shapes.values()))
 
     @property
     def held(self) -> int:
-        """How many of them are in this process."""
+        """How many of them are in this process, with those of the same tensors that are not tuned."""
         return sum(tensor.numel() for tensor in self._tensors.values())
 
     def look(self) -> None:
@@ -97,7 +104,7 @@ class Weights:
                 names = (name,) if len(found) == 1 else tuple(f"{name} {index}" for index in range(len(found)))
                 self._pieces[name] = names
                 parts |= {one: Part(*piece, is_decayed(name)) for one, piece in zip(names, found, strict=True)}
-            self._storage, self._chosen = storage, backend_for(parts, self.family)
+            self._storage, self._chosen = storage, _sweeps(parts, self.family, self.masks, self._moments)
 
     def _placed(self, name: str, tensor: Tensor) -> list[tuple[Tensor, Place]]:
         """A tensor and where it lies in the noise, or the pieces that it is of a whole one."""
@@ -121,18 +128,14 @@ class Weights:
         with torch._C.DisableTorchFunction():  # no function mode sees the tensor as it stands
             backend = self._backend
             pieces = [backend.perturb(piece, points, rows, only) for piece in self._pieces[name]]
-            return pieces[0] if len(pieces) == 1 else self._together(name, pieces)
-
-    def _together(self, name: str, pieces: Sequence[Tensor]) -> Tensor:
-        """Perturbed pieces of a tensor as the tensor at each point: [points, *shape]."""
-        return torch.stack(list(pieces), 1).view(len(pieces[0]), *self._tensors[name].shape)
+            return pieces[0] if len(pieces) == 1 else _together(self._tensors[name], pieces)
 
     def small(self, points: Sequence[Move]) -> dict[str, Tensor]:
         """On a GPU, the tensors that one launch perturbs together: [points, *shape]; on a CPU none."""
         found = self.perturbed_together(self._backend.small, points)
         for name, pieces in self._pieces.items():
             if len(pieces) > 1 and pieces[0] in found:
-                found[name] = self._together(name, [found.pop(piece) for piece in pieces])
+                found[name] = _together(self._tensors[name], [found.pop(piece) for piece in pieces])
         return found
 
     def groups(
@@ -260,6 +263,22 @@ def _groups(
         found[-1] += some
         held, dtype = held + needed, of_some[0].dtype
     return [tuple(group) for group in found if len(group) > 1]
+
+
+def _together(tensor: Tensor, pieces: Sequence[Tensor]) -> Tensor:
+    """Perturbed pieces of a tensor as the tensor at each point: [points, *shape]."""
+    return torch.stack(list(pieces), 1).view(len(pieces[0]), *tensor.shape)
+
+
+def _sweeps(
+    parts: Mapping[str, Part], noise: Noise, masks: Mapping[str, Tensor], moments: dict[str, Moments]
+) -> Backend:
+    """The sweeps over parts of tensors, for moves of every kind."""
+
+    def adapting(some: Mapping[str, Part]) -> Backend:
+        return Adapting(lambda parts: backend_for(parts, noise), some, moments)
+
+    return Masked(adapting, parts, masks) if masks else adapting(parts)
 
 
 def _kind(tensor: Tensor) -> str:

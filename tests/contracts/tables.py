@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from noback.adapters import AnyAdapter, Full, Head, Lora, Prefix
+from noback.adapters import AnyAdapter, Full, Head, Lora, Prefix, Sparse
 from noback.directions import AnyNoise, LowRank, Normal, Rademacher, Rank1
 from noback.engines import Engine, Local, Reference
 from noback.estimators import AnyEstimator, CurvatureWeighted, OneSided, TwoSided
 from noback.objectives import Accuracy, AnyObjective, CrossEntropy, Function, LanguageModel, MacroF1, Reward
 from noback.readouts import AnyReadout, ExactReadout
-from noback.rules import AnyRule, Momentum, Normalised, Sgd
+from noback.rules import Adam, AdaMM, AnyRule, Momentum, Normalised, Sgd
 
 
 class EstimatorRow(NamedTuple):
@@ -35,11 +35,14 @@ RULES: dict[str, AnyRule] = {
     "momentum": Momentum(beta=0.6, window=3),
     "momentum-decayed-linear": Momentum(beta=0.9, window=2, weight_decay=0.5, schedule="linear"),
     "normalised": Normalised(beta=0.5, window=3),
+    "adam": Adam(),
+    "adam-decayed-linear": Adam(beta1=0.5, weight_decay=0.5, schedule="linear"),
+    "adamm": AdaMM(),
     "normalised-decayed-warmup": Normalised(beta=0.9, window=2, weight_decay=0.5, schedule="warmup_cosine"),
 }
 
 # Times the estimator's learning rate: where a rule's steps on the quadratic have another size than sgd's.
-LR_FACTORS = {"normalised": 2.0, "sgd-clipped": 2.0}
+LR_FACTORS = {"normalised": 2.0, "sgd-clipped": 2.0, "adam": 2.5, "adamm": 3.0}
 
 NOISES: dict[str, AnyNoise] = {
     "normal": Normal(),
@@ -72,6 +75,7 @@ ADAPTERS: dict[str, AnyAdapter] = {
     "head-alone": Head(alone=True),
     "lora": Lora(rank=2),
     "prefix": Prefix(tokens=2),
+    "sparse": Sparse(share=0.5),
 }
 
 ENGINES: dict[str, type[Engine]] = {"local": Local, "reference": Reference}

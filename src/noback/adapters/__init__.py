@@ -13,8 +13,9 @@ from noback.adapters.full import Full
 from noback.adapters.head import Head
 from noback.adapters.lora import Lora
 from noback.adapters.prefix import Prefix
+from noback.adapters.sparse import Sparse
 
-AnyAdapter = Full | Head | Lora | Prefix
+AnyAdapter = Full | Head | Lora | Prefix | Sparse
 
 __all__ = [
     "Adapter",
@@ -23,6 +24,7 @@ __all__ = [
     "Head",
     "Lora",
     "Prefix",
+    "Sparse",
     "base_tensors",
     "floating",
     "is_quantised",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, ClassVar, Protocol, Self
 
 import torch
@@ -23,6 +23,7 @@ class Adapter(Protocol):
     portable: ClassVar[bool] = True  # whether its start can be made again anywhere, bit for bit
     tunes_base: ClassVar[bool] = False  # whether the model's own weights move, which quantised ones cannot
     divides: ClassVar[bool] = False  # whether what it tunes can be divided among ranks as the model is
+    in_pieces: ClassVar[bool] = True  # whether a part of a tensor tells which of its weights are tuned
     merges: ClassVar[bool] = False  # whether it has `merge`, which gives a model without the adapter
     servable: ClassVar[bool] = False  # whether it has `published`: an inference server can hold it beside its model
 
@@ -34,6 +35,10 @@ class Adapter(Protocol):
     def attach(self, model: Any, fresh: Collection[str], seed: int) -> dict[str, Tensor]:
         """Attach it; the tuned tensors by the name they have in the model. `fresh` names those of a fresh head."""
         ...
+
+    def masks(self, _tuned: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Of each tuned tensor, as the base has it, which weights are tuned; empty: all."""
+        return {}
 
     def save(self, model: Any, folder: str) -> None:
         """Write what was tuned into a folder."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from noback.cli.commands import add_json, add_watching, say, stopping, watching, whole_number
@@ -48,14 +47,11 @@ def run(arguments: argparse.Namespace) -> None:
 
     config = config_from(arguments)
     health_every, shared = whole_number("--health-every", arguments.health_every), shared_among(arguments)
-    from noback.training import resume, train
+    from noback.training import train
 
     with working(arguments), watching(arguments) as watcher, stopping() as stop:
         told = {"watcher": watcher, "stop": stop, "health_every": health_every, **shared}
-        if was_restarted() and arguments.out and Path(arguments.out).exists():
-            result = resume(arguments.out, trust=bool(config.objective.function), **told)
-        else:
-            result = train(config, arguments.out, **told)
+        result = train(config, arguments.out, restarted=was_restarted() and bool(arguments.out), **told)
     say(arguments, dataclasses.asdict(result), summary(result))
 
 

@@ -38,8 +38,13 @@ class Products(NamedTuple):
 class Backend(Protocol):
     """Sweeps over tensors by name."""
 
-    small: Sequence[str]  # tensors that are best perturbed all together
-    alone: Collection[str]  # tensors that cannot be perturbed together with others
+    @property
+    def small(self) -> Sequence[str]:
+        """Tensors that are best perturbed all together."""
+
+    @property
+    def alone(self) -> Collection[str]:
+        """Tensors that cannot be perturbed together with others."""
 
     def order(self, points: Sequence[Move]) -> Hashable:
         """Bring the points to where a captured forward reads them; returns what of them it was captured for."""

@@ -6,7 +6,7 @@ Where several ranks hold one model together they score the same share, and what 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -16,6 +16,7 @@ from noback.distributed import World, groups_of, share_of
 from noback.engines.by_group import group_by_group
 from noback.engines.engine import Engine
 from noback.engines.generation import Writing
+from noback.engines.readout import refuse_examples, without_numbers
 from noback.engines.reuse.planning import Tally
 from noback.json_text import json_text
 from noback.tasks import Batch
@@ -57,17 +58,40 @@ class DataParallel:
 
     def score(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
         """The label logits of the batch at each point, the same on every rank."""
-        world = self._world
-        shares = _shares(world, len(points), len(batch))
-        labels = self._labels if batch.candidates is None else batch.candidates.width
-        most = [max(part.stop - part.start for part in parts) for parts in zip(*shares, strict=True)]
-        filled, mine = torch.zeros(*most, labels), shares[world.model]
-        scores = self._scored(batch, points, *mine)
-        if scores is not None:
-            filled[: scores.shape[0], : scores.shape[1]] = scores
-        found = torch.empty(len(points), len(batch), labels)
-        for (some, examples), part in zip(shares, self._of_models(world.gathered(filled)), strict=True):
-            found[some, examples] = part[: some.stop - some.start, : examples.stop - examples.start]
+        shares = _shares(self._world, len(points), len(batch))
+        some, examples = shares[self._world.model]
+        return self._together(shares, self._scored(batch.part(examples), points[some]))
+
+    def exchanged(
+        self, batch: Batch, points: Sequence[Move], reduce: Callable[[Tensor, Tensor], Tensor]
+    ) -> list[Tensor]:
+        """What `reduce` makes of each example's label logits and gold label at each point: the same on every rank.
+
+        Logits that are no numbers are found where they are scored, and refused on every rank: a rank that raised by
+        itself would leave the others waiting.
+        """
+        shares = _shares(self._world, len(points), len(batch))
+        some, examples = shares[self._world.model]
+        part = batch.part(examples)
+        scores = self._scored(part, points[some])
+        reduced = [reduce(logits, part.gold) for logits in scores]
+        for numbers, logits in zip(reduced, scores, strict=True):
+            numbers[torch.from_numpy(without_numbers(logits, part.candidates))] = torch.nan
+        mine = torch.stack(reduced) if reduced else reduce(scores.new_empty(0, scores.shape[2]), part.gold[:0])[None]
+        found = self._together(shares, mine)
+        refuse_examples(torch.stack(found).isnan().any(2).any(0).numpy())
+        return found
+
+    def _together(self, shares: Sequence[tuple[slice, slice]], mine: Tensor) -> list[Tensor]:
+        """Every rank's part [points, examples, numbers], at its place in the whole: one tensor a point."""
+        whole = [max(part.stop for part in parts) for parts in zip(*shares, strict=True)]
+        sizes = [(some.stop - some.start, examples.stop - examples.start) for some, examples in shares]
+        filled = mine.new_zeros(*(max(counts) for counts in zip(*sizes, strict=True)), mine.shape[2])
+        filled[: mine.shape[0], : mine.shape[1]] = mine
+        found = mine.new_empty(*whole, mine.shape[2])
+        of_models = self._of_models(self._world.gathered(filled))
+        for (some, examples), size, part in zip(shares, sizes, of_models, strict=True):
+            found[some, examples] = part[: size[0], : size[1]]
         return list(found)
 
     def score_groups(
@@ -90,11 +114,11 @@ class DataParallel:
         """Of what each rank has, that of the first rank of each model: its others have computed the same."""
         return of_ranks[:: self._world.together]
 
-    def _scored(self, batch: Batch, points: Sequence[Move], some: slice, examples: slice) -> Tensor | None:
-        """The share of this rank [points, examples, labels]; None where there are fewer examples than ranks."""
-        if some.start == some.stop or examples.start == examples.stop:
-            return None
-        return torch.stack(self._engine.score(batch.part(examples), points[some]))
+    def _scored(self, part: Batch, points: Sequence[Move]) -> Tensor:
+        """The share of this rank [points, examples, labels]; there may be fewer examples or points than ranks."""
+        if len(part) and points:
+            return torch.stack(self._engine.score(part, points))
+        return torch.empty(len(points), len(part), self._labels if part.candidates is None else part.candidates.width)
 
 
 def _shares(world: World, points: int, examples: int) -> list[tuple[slice, slice]]:

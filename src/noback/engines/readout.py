@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from noback.engines.modules.kinds import is_plain, replaced_forward
@@ -48,7 +49,12 @@ def by_example(scores: Tensor, candidates: Candidates | None) -> Tensor:
 
 
 def check_numbers(logits: Tensor, candidates: Candidates | None) -> None:
-    """Refuse label logits [examples, labels] or [points, examples, labels], on the CPU, that are no finite numbers.
+    """Refuse label logits [examples, labels] or [points, examples, labels], on the CPU, that are no finite numbers."""
+    refuse_examples(without_numbers(logits, candidates))
+
+
+def without_numbers(logits: Tensor, candidates: Candidates | None) -> NDArray[np.bool_]:
+    """Which examples have label logits, [..., examples, labels] on the CPU, that are no finite numbers.
 
     -inf is one only where `by_example` puts it: beyond the candidates of an example that has fewer. NumPy decides: it
     wakes no threads for so little.
@@ -58,10 +64,15 @@ def check_numbers(logits: Tensor, candidates: Candidates | None) -> None:
     if candidates is not None and wrong.any():
         beyond = np.arange(scores.shape[-1]) >= np.array(candidates.counts)[:, None]
         wrong &= ~(beyond & np.isneginf(scores))
+    examples: NDArray[np.bool_] = wrong.any(axis=-1).reshape(-1, scores.shape[-2]).any(axis=0)
+    return examples
+
+
+def refuse_examples(wrong: NDArray[np.bool_]) -> None:
+    """Refuse a batch of which some examples have no numbers."""
     if wrong.any():
-        examples = wrong.any(axis=-1).reshape(-1, scores.shape[-2]).any(axis=0)
         raise NoNumbers(
-            f"{examples.sum()} of {len(examples)} examples have label logits that are no numbers (nan or infinite)"
+            f"{wrong.sum()} of {len(wrong)} examples have label logits that are no numbers (nan or infinite)"
         )
 
 

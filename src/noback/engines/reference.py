@@ -6,6 +6,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -73,7 +74,9 @@ class Reference:
             if name in self._weights.names:
                 matrix = tensor_array(tensor.detach().view(len(tensor), -1))
                 place = Place(tensor_id(name), matrix.shape[1])
-                matrix[...] = philox.perturbed(matrix, place, self._weights.family, [point])[0]
+                found = philox.perturbed(matrix, place, self._weights.family, [point])[0]
+                mask = self._weights.masks.get(name)
+                matrix[...] = found if mask is None else np.where(mask.view(matrix.shape).numpy(), found, matrix)
         return model
 
 

@@ -36,6 +36,14 @@ class Objective(Protocol):
         """The loss of a batch: label logits [examples, labels], gold [examples]."""
         ...
 
+    def reduced(self, label_logits: Tensor, _gold: Tensor) -> Tensor:
+        """What the loss needs of each example [examples, numbers]; ranks exchange no more than that."""
+        return label_logits
+
+    def loss_of(self, reduced: Tensor, gold: Tensor, texts: Sequence[str]) -> float:
+        """The loss of a batch by what it needs of each example: `loss` of the label logits, to the bit."""
+        return self.loss(reduced, gold, texts)
+
     def check(self) -> None:
         """Refuse, before anything is opened, an objective that cannot be had."""
         return

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from noback.errors import InputError
@@ -20,6 +21,7 @@ from noback.objectives.metrics import (
     answer_losses,
     cross_entropies,
     cross_entropy,
+    example_losses,
     macro_f1,
 )
 
@@ -36,6 +38,14 @@ class CrossEntropy(Objective):
     def loss(self, label_logits: Tensor, gold: Tensor, _texts: Sequence[str]) -> float:
         """The loss of a batch: label logits [examples, labels], gold [examples]."""
         return cross_entropy(label_logits, gold)
+
+    def reduced(self, label_logits: Tensor, gold: Tensor) -> Tensor:
+        """Each example's own loss, in float64."""
+        return torch.from_numpy(example_losses(label_logits, gold))[:, None]
+
+    def loss_of(self, reduced: Tensor, _gold: Tensor, _texts: Sequence[str]) -> float:
+        """The mean over the examples."""
+        return float(reduced.numpy()[:, 0].mean())
 
     def losses(self, label_logits: Tensor, gold: Tensor) -> Tensor:
         """The loss at each point [points, examples, labels], float64, where the logits are."""
@@ -57,6 +67,14 @@ class Accuracy(Objective):
         """The share of wrong answers."""
         return 1.0 - accuracy(label_logits.argmax(dim=1), gold)
 
+    def reduced(self, label_logits: Tensor, _gold: Tensor) -> Tensor:
+        """The answer."""
+        return _answers(label_logits)
+
+    def loss_of(self, reduced: Tensor, gold: Tensor, _texts: Sequence[str]) -> float:
+        """The share of wrong answers."""
+        return 1.0 - accuracy(reduced[:, 0], gold)
+
 
 @dataclass(frozen=True, slots=True)
 class MacroF1(Objective):
@@ -68,6 +86,14 @@ class MacroF1(Objective):
     def loss(self, label_logits: Tensor, gold: Tensor, _texts: Sequence[str]) -> float:
         """Labels that neither the batch nor the answers hold are left out of the mean."""
         return 1.0 - macro_f1(label_logits.argmax(dim=1), gold)
+
+    def reduced(self, label_logits: Tensor, _gold: Tensor) -> Tensor:
+        """The answer."""
+        return _answers(label_logits)
+
+    def loss_of(self, reduced: Tensor, gold: Tensor, _texts: Sequence[str]) -> float:
+        """By the answers of the whole batch."""
+        return 1.0 - macro_f1(reduced[:, 0].long(), gold)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +109,14 @@ class LanguageModel(Objective):
         """Each example counts the same, however long its answer is."""
         return answer_loss(label_logits, gold)
 
+    def reduced(self, label_logits: Tensor, gold: Tensor) -> Tensor:
+        """The log-probability of the right answer."""
+        return label_logits.gather(1, gold[:, None])
+
+    def loss_of(self, reduced: Tensor, _gold: Tensor, _texts: Sequence[str]) -> float:
+        """Minus the mean over the examples."""
+        return -float(reduced.double().mean())
+
     def losses(self, label_logits: Tensor, gold: Tensor) -> Tensor:
         """The loss at each point [points, examples, candidates], float64, where the logits are."""
         return answer_losses(label_logits, gold)
@@ -95,3 +129,8 @@ class LanguageModel(Objective):
                 "use cross_entropy"
             )
         return self
+
+
+def _answers(label_logits: Tensor) -> Tensor:
+    """The label that each example is given [examples, 1], as a number that may be marked as none."""
+    return label_logits.argmax(dim=1, keepdim=True).float()

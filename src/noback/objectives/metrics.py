@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from noback import counts
 
 
 def cross_entropy(label_logits: Tensor, gold: Tensor) -> float:
-    """Mean cross-entropy over the label words, in float64 so that two near losses keep their difference.
+    """Mean cross-entropy over the label words."""
+    return float(example_losses(label_logits, gold).mean())
+
+
+def example_losses(label_logits: Tensor, gold: Tensor) -> NDArray[np.float64]:
+    """Each example's cross-entropy over the label words, in float64 so that two near losses keep their difference.
 
     By NumPy: PyTorch would wake all its threads for so little, while a GPU waits for the answer.
     """
     scores = label_logits.double().numpy()
     right = scores[np.arange(len(scores)), gold.numpy()]
     with np.errstate(invalid="ignore"):  # infinite scores give a loss that is no number, which is found elsewhere
-        return float((np.logaddexp.reduce(scores, axis=1) - right).mean())
+        losses: NDArray[np.float64] = np.logaddexp.reduce(scores, axis=1) - right
+    return losses
 
 
 def cross_entropies(label_logits: Tensor, gold: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from noback.errors import InputError
 from noback.options import not_negative, one_of, positive
 from noback.rules.clipping import clipped
 from noback.rules.schedule import SCHEDULES
-from noback.values import Estimate, Move, Term
+from noback.values import Adaptive, Estimate, Move, Term
 
 Array = Any  # float64 [directions], NumPy's or torch's: a rule uses only the operators that both have
 
@@ -24,6 +24,7 @@ class Rule(Protocol):
     """
 
     kind: ClassVar[str]  # its name in TOML and on the command line
+    keeps_moments: ClassVar[bool] = False  # whether its moves are adaptive: they are replayed from the first on
     runs_ahead: ClassVar[bool] = True  # whether array operators are all it uses: a GPU may run ahead of the journal
 
     @property
@@ -50,6 +51,14 @@ class Rule(Protocol):
     def memory(self) -> int:
         """How many earlier steps' slopes it is given."""
         return 0
+
+    def adaptive(self, _step: int, _lr: float) -> Adaptive | None:
+        """How its sums are made steps weight by weight; None: they are added themselves."""
+        return None
+
+    def check_weights(self, _count: int) -> None:
+        """Refuse more tuned weights than it is for."""
+        return
 
     def coefficients(self, lr: float, slopes: Sequence[Array]) -> list[Array]:
         """How far to go along each direction of each step, newest step first; `lr` is this step's.
@@ -82,7 +91,7 @@ def move_of(rule: Rule, step: int, steps: int, estimates: Sequence[Estimate]) ->
     along = coefficients_of(rule, lr_at(rule, step, steps), slopes)
     each = zip(estimates[: len(along)], along, strict=True)
     terms = (Term(*pair) for one, far in each for pair in zip(one.seeds, far.tolist(), strict=True))
-    return Move(tuple(terms), decay_at(rule, step, steps))
+    return Move(tuple(terms), decay_at(rule, step, steps), rule.adaptive(step, lr_at(rule, step, steps)))
 
 
 def check_rule(rule: Rule) -> None:
