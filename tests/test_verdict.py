@@ -244,6 +244,16 @@ def test_point_3_a_calibration_that_beats_the_tuned_weights_is_told():
     assert not any("content-free" in line for line in judged(*lines, {**tested, "accuracy": 0.7}).evidence)
 
 
+def test_a_gain_is_counted_from_before_a_readouts_first_fit():
+    fitted = [look(0, 80, 0.5), look(100, 80, 0.5)]
+    assert judged(*fitted).word != LEARNING
+    found = judged({**look(0, 55, 0.7), "kind": "untouched"}, *fitted)
+    assert found.word == LEARNING
+    assert any("validation accuracy 55.0% before, 80.0% at the best step" in line for line in found.evidence)
+    harmed = {**look(0, 55, 0.7), "kind": "untouched", "credits": [1.0]}  # of another sample
+    assert judged(harmed, *fitted).word == judged(*fitted).word
+
+
 def test_what_the_steps_added_to_a_readout_is_told():
     lines = [look(0, 60, 0.7), look(100, 80, 0.5), {"kind": "frozen_readout", "accuracy": 0.689}]
     told = judged(*lines, {"kind": "test", "at": "best", "accuracy": 0.714}).evidence

@@ -248,8 +248,17 @@ def _looked(run: Run, contents: Contents, step: int) -> tuple[Score, PerExample]
     """An evaluation at a step, the readout fitted before it where its turn is."""
     agree_on_weights(run, step)
     with stopping_at(run, contents, step):
+        if run.readout is not None and not contents.evaluations:
+            _tell_untouched(run)
         refit(run, contents, step)
         return _evaluated(run)
+
+
+def _tell_untouched(run: Run) -> None:
+    """The validation set answered before a readout's first fit: what the verdict counts a gain from."""
+    found, examples = _evaluated(run)
+    kept = examples.sampled(_kept(run.config))._asdict()
+    run.folder.add_metrics(kind="untouched", step=0, **dataclasses.asdict(found), **kept)
 
 
 def _evaluated(run: Run) -> tuple[Score, PerExample]:
@@ -260,10 +269,9 @@ def _evaluated(run: Run) -> tuple[Score, PerExample]:
 
 def _tell(run: Run, step: int, seconds: float, found: Score, examples: PerExample) -> None:
     """Write the line of an evaluation, for people and for the verdict."""
-    kept = examples.sampled(_kept(run.config))
     run.folder.add_metrics(
         kind="validation", step=step, seconds=round(seconds, 3), forwards=forwards_taken(run, step),
-        **dataclasses.asdict(found), **kept._asdict(),
+        **dataclasses.asdict(found), **examples.sampled(_kept(run.config))._asdict(),
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from noback.journal import Contents
 from noback.json_text import has_numbers, number_in
 from noback.paired import PerExample, chance_of_gain, in_how_many_cases
 from noback.usual import usual_lr
+from noback.yardsticks import calibration, readout, untouched
 
 LEARNING, TOO_SMALL, DIVERGING, OVERFITTING = "learning", "too small a step", "diverging", "overfitting"
 NO_SIGNAL, TOO_EARLY, TOO_FEW = "no signal", "too early to tell", "too few examples to tell"
@@ -59,10 +60,10 @@ def verdict(contents: Contents, metrics: Sequence[Mapping[str, Any]]) -> Verdict
         return Verdict(TOO_EARLY, (f"{few} too few to judge: it takes {needed}, or more",))
     course = _Course.of(contents, metrics)
     word = DIVERGING if broken else course.word() if course else TOO_EARLY
-    evidence = [*broken, *_evaluated(contents, evaluated)]
+    evidence = [*broken, *_evaluated(contents, evaluated, _first(evaluated, metrics))]
     evidence += course.evidence() if course else [_UNKNOWN] * (not broken)
     evidence += _step_size(course, contents) if course and word == TOO_SMALL else []
-    evidence += [*_slopes(contents), *_majority(evaluated, metrics), *_calibration(metrics), *_readout(metrics)]
+    evidence += [*_slopes(contents), *_majority(evaluated, metrics), *calibration(metrics), *readout(metrics)]
     return Verdict(word, (*evidence, *_advice(word, course, contents)))
 
 
@@ -186,7 +187,7 @@ class _Course:
         evaluated, best = evaluations(metrics, len(contents.steps)), contents.best()
         if len(evaluated) < 2:
             return None
-        first, last = evaluated[0], evaluated[-1]
+        first, last = _first(evaluated, metrics), evaluated[-1]
         chosen = next((line for line in evaluated if best and line["step"] == best.step), last)
         before, between, after = (per_example_of(line) for line in (first, chosen, last))
         to_last, to_best = _Change.between(before, after), _Change.between(before, between)
@@ -268,13 +269,23 @@ class _Course:
         return said
 
 
-def _evaluated(contents: Contents, evaluated: Sequence[Mapping[str, Any]]) -> list[str]:
+def _first(evaluated: Sequence[Mapping[str, Any]], metrics: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """What a gain is counted from: the model before a readout's first fit, else the first evaluation."""
+    before = untouched(metrics)
+    whole = before is not None and has_numbers(before, *_NEEDED) and _accuracy_is_known(before)
+    if before is None or not whole or not evaluated:
+        return evaluated[0] if evaluated else {}
+    found, first = per_example_of(before), per_example_of(evaluated[0])
+    return before if found and first and len(found.credits) == len(first.credits) else evaluated[0]
+
+
+def _evaluated(contents: Contents, evaluated: Sequence[Mapping[str, Any]], first: Mapping[str, Any]) -> list[str]:
     """The scores of the first, the best and the last evaluation."""
     best = contents.best()
     chosen = [line for line in evaluated if best and line["step"] == best.step]
     if not evaluated:
         return []
-    first, at_best, last = evaluated[0], (chosen or evaluated)[-1], evaluated[-1]
+    at_best, last = (chosen or evaluated)[-1], evaluated[-1]
     if any(one["accuracy"] is None for one in (first, at_best, last)):
         return [
             f"mean validation reward {first['score']:.3f} before, {at_best['score']:.3f} at the best step "
@@ -322,33 +333,6 @@ def _majority(evaluated: Sequence[Mapping[str, Any]], metrics: Sequence[Mapping[
     labels = next((line.get("labels") for line in metrics if line.get("kind") == "start"), None)
     said = one_answer_warning(evaluated[-1].get("confusion"), labels or [], "validation set") if evaluated else None
     return [said] if said else []
-
-
-def _calibration(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Where a causal model's scores less those after a content-free prompt are better than what was trained."""
-    tested = [line for line in metrics if line.get("kind") == "test" and line.get("at") == "best"]
-    bases = [line for line in metrics if line.get("kind") == "zero_shot" and has_numbers(line, "calibrated")]
-    if not tested or not bases or not has_numbers(tested[-1], "accuracy"):
-        return []
-    alone, tuned = bases[-1]["calibrated"], tested[-1]["accuracy"]
-    if alone <= tuned:
-        return []
-    return [
-        f"a content-free calibration alone gives {alone:.1%} on the test set, more than the best weights' {tuned:.1%}"
-    ]
-
-
-def _readout(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the steps added to the readout that was fitted before them."""
-    tested = [line for line in metrics if line.get("kind") == "test" and line.get("at") == "best"]
-    frozen = [line for line in metrics if line.get("kind") == "frozen_readout"]
-    if not all(lines and has_numbers(lines[-1], "accuracy") for lines in (tested, frozen)):
-        return []
-    alone, tuned = frozen[-1]["accuracy"], tested[-1]["accuracy"]
-    return [
-        f"the readout on the untouched model gives {alone:.1%} on the test set, the best weights {tuned:.1%}: "
-        f"{100 * (tuned - alone):+.1f} points by the steps"
-    ]
 
 
 def _advice(word: str, course: _Course | None, contents: Contents) -> list[str]:

@@ -89,6 +89,8 @@ def test_a_fit_lowers_the_loss_of_the_examples_it_sees(config, trained, tmp_path
     assert first["loss"] == pytest.approx(fits[0]["loss"], rel=1e-5)
     words = train(dataclasses.replace(config, readout=None, steps=1), tmp_path / "words")
     assert fits[0]["loss"] < words.history.evaluations[0].loss
+    (untouched,) = (line for line in lines_of(tmp_path / "run") if line["kind"] == "untouched")
+    assert untouched["loss"] == pytest.approx(words.history.evaluations[0].loss, rel=1e-6)
 
 
 def test_the_untouched_models_readout_and_a_probe_are_tested_beside_it(trained, tmp_path):
