@@ -208,3 +208,18 @@ def test_an_engine_that_is_used_no_more_leaves_nothing_on_its_servers(tokenizer)
     world.engine = None
     gc.collect()
     assert not server.adapters
+
+
+def test_an_engine_whose_end_is_seen_in_the_thread_of_the_requests_leaves_nothing_either(tokenizer):
+    world = World(tokenizer)
+    world.engine.score(world.batch, [UNPERTURBED])
+    (server,), background, held = world.servers, world.engine._background, [world.engine]
+    world.engine = None
+
+    async def forget():
+        held.clear()
+        gc.collect()
+
+    background.run(forget())
+    background._thread.join(timeout=30)
+    assert not server.adapters

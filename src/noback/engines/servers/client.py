@@ -42,6 +42,10 @@ class Background:
             future.cancel()
             raise
 
+    def is_current(self) -> bool:
+        """Whether it is this thread that asks."""
+        return threading.current_thread() is self._thread
+
     def end(self) -> None:
         """End the thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)

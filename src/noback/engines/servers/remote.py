@@ -13,6 +13,7 @@ import math
 import os
 import secrets
 import socket
+import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
@@ -241,7 +242,13 @@ def label_scores(replies: Sequence[Reply], batch: Batch, points: int) -> list[Te
 
 
 def _end(background: Background, fleet: Fleet) -> None:
-    """Leave nothing on the servers; where they are away, nothing of ours is there."""
+    """Leave nothing on the servers; where they are away, nothing of ours is there.
+
+    Memory may be looked through in the thread of the requests, which cannot wait for itself.
+    """
+    if background.is_current():
+        threading.Thread(target=_end, args=(background, fleet), name="noback end").start()
+        return
     with suppress(Exception):
         background.start(fleet.end()).result(timeout=10)
     background.end()
