@@ -6,7 +6,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -97,7 +97,7 @@ def train(  # noqa: PLR0913 (all but the first two go by name)
             run.task.use(drawn)
             run.engine.ready()
             own.create(run.config.toml())
-            with own.locked(), _saying_how_to_go_on(folder):
+            with own.locked(), _saying_how_to_go_on(folder), closing(run.engine):
                 result = take_steps(run)
     return replace(result, run=str(folder.path))  # on every rank, rank 0's
 
@@ -150,7 +150,8 @@ def _go_on(
         if steps is not None:
             _check_same(run, read_journal(folder.journal))  # before anything is written
             extend(folder, replace(run.config, model=recorded.model, engine=recorded.engine))
-        return take_steps(run)
+        with closing(run.engine):
+            return take_steps(run)
 
 
 @contextmanager

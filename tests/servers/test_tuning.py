@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import shutil
 from dataclasses import replace
 
@@ -66,8 +65,9 @@ def test_slopes_are_those_of_the_local_engine_and_nothing_stays_loaded(served, t
         assert header["base"] == read_journal(tmp_path / "here" / "journal").header["base"]
         assert there.best == here.best
         assert evaluate(tuned_run(tmp_path / "there", engine="local")[0])[0].accuracy == there.best
-        assert evaluate(tuned_run(tmp_path / "here", engine=engine, url=server.url)[0])[0].accuracy == there.best
-        gc.collect()
+        over, _ = tuned_run(tmp_path / "here", engine=engine, url=server.url)
+        assert evaluate(over)[0].accuracy == there.best
+        over.engine.close()
         assert not [one["id"] for one in server.get("/v1/models")["data"] if one["id"].startswith("noback-")]
 
 

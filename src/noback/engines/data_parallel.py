@@ -43,6 +43,10 @@ class DataParallel:
         """The tuned tensors, whole on every rank."""
         return self._engine.weights
 
+    def close(self) -> None:
+        """Of the engine that it spreads."""
+        self._engine.close()
+
     def ready(self) -> dict[str, Any]:
         """Of the engine that it spreads."""
         return self._engine.ready()

@@ -26,6 +26,10 @@ class Engine(Protocol):
         """What a journal's header says of where it scores, beside the model; one that cannot score is refused."""
         ...
 
+    def close(self) -> None:
+        """Leave nothing where the model is; the engine is used no more."""
+        ...
+
     @property
     def tally(self) -> Tally:
         """Tokens that were given, and how many of them were not computed again."""

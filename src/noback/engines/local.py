@@ -72,6 +72,9 @@ class Local:
         """The tuned tensors."""
         return self._weights
 
+    def close(self) -> None:
+        """Nothing to leave: the model is here."""
+
     def ready(self) -> dict[str, Any]:
         """Nothing: the model is here."""
         return {}

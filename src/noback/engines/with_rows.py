@@ -37,6 +37,10 @@ class WithRows:
         """The tuned tensors; the rows are not among them."""
         return self._engine.weights
 
+    def close(self) -> None:
+        """The engine's own."""
+        self._engine.close()
+
     def ready(self) -> dict[str, Any]:
         """The engine's own."""
         return self._engine.ready()

@@ -210,6 +210,17 @@ def test_an_engine_that_is_used_no_more_leaves_nothing_on_its_servers(tokenizer)
     assert not server.adapters
 
 
+def test_an_engine_that_is_closed_leaves_nothing_on_its_servers_though_it_is_still_held(tokenizer):
+    world = World(tokenizer)
+    world.engine.close()  # one that asked nothing has nothing to leave
+    world.engine.score(world.batch, [UNPERTURBED])
+    (server,) = world.servers
+    assert server.adapters
+    world.engine.close()
+    world.engine.close()
+    assert not server.adapters
+
+
 def test_an_engine_whose_end_is_seen_in_the_thread_of_the_requests_leaves_nothing_either(tokenizer):
     world = World(tokenizer)
     world.engine.score(world.batch, [UNPERTURBED])

@@ -68,6 +68,7 @@ class Remote:
         self._numbers = itertools.count()
         self._standing: tuple[int, Numbered] | None = None  # the copy of the weights as they stood after some writes
         self._background: Background | None = None
+        self._ending: Callable[[], object] | None = None
         self._abouts: list[About] = []
         self.tally = Tally()
 
@@ -75,6 +76,11 @@ class Remote:
     def weights(self) -> Weights:
         """The tuned tensors."""
         return self._weights
+
+    def close(self) -> None:
+        """Unload every adapter of this engine; where nobody calls this, it happens when the engine is forgotten."""
+        if self._ending is not None:
+            self._ending()
 
     def ready(self) -> dict[str, Any]:
         """What a journal's header says of the server; one that cannot do the work is refused."""
@@ -133,7 +139,7 @@ class Remote:
                 _end(background, self._fleet)
                 raise
             self._background = background
-            weakref.finalize(self, _end, background, self._fleet)
+            self._ending = weakref.finalize(self, _end, background, self._fleet)
         return self._background
 
     def _copy(self, point: Move) -> Numbered:
