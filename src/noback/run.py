@@ -144,7 +144,8 @@ class Run:
     @property
     def groups(self) -> list[slice]:
         """The groups of a step's examples that have directions of their own; one where they are the step's."""
-        return groups_of(min(self.config.batch, self.task.size("train")), self.config.directions_per)
+        taken = self.task.size("train") or self.config.batch  # a run that only answers may have no training set
+        return groups_of(min(self.config.batch, taken), self.config.directions_per)
 
     @property
     def directions(self) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from noback.answers import scored
 from noback.engines.outline import is_same_model
 from noback.engines.servers.checking import complaints, needs_of
 from noback.engines.servers.kinds import servers_at
@@ -19,7 +20,6 @@ from noback.examining import Found, find
 from noback.examining.scores import centred
 from noback.run import Run
 from noback.tuned import tuned_run
-from noback.values import UNPERTURBED
 from noback.watching import Watcher
 
 _NAME = re.compile(r"(?!noback-)[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -142,7 +142,7 @@ def _difference(found: Found, run: Run, name: str) -> float | None:
     theirs, without = (centred(label_scores(replies, batch, 1)[0]) for replies in (tuned, base))
     if not run.config.engine.needs_base:
         return None
-    ours = centred(run.engine.score(batch, [UNPERTURBED])[0])
+    ours = centred(scored(run.engine, batch)[0])
     off, moved = float((theirs - ours).abs().max()), float((theirs - without).abs().max())
     if off > max(_ROUNDED.get(about.dtype, _COARSE), _PART * moved):
         raise InputError(

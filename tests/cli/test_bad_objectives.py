@@ -14,7 +14,10 @@ import pytest
         (("--objective", "no_such_module:f"), "'no_such_module:f' cannot be imported: ModuleNotFoundError"),
         (("--objective", "math:"), "'math:' is no module:function"),
         (("--objective", "math:no_such"), "module 'math' has no function 'no_such'"),
-        (("--adapter", "heads"), "adapter is 'heads'; expected one of full, head, lora, prefix; did you mean 'head'?"),
+        (
+            ("--adapter", "heads"),
+            "adapter is 'heads'; expected one of full, head, lora, prefix, sparse; did you mean 'head'?",
+        ),
         (("--adapter", "head", "--set", "adapter.seed=-1"), "adapter.seed is -1"),
         (("--set", "adapter.alone=true"), "adapter 'full' has no option 'adapter.alone'; adapter 'head' has it"),
         (

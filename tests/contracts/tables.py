@@ -42,7 +42,7 @@ RULES: dict[str, AnyRule] = {
 }
 
 # Times the estimator's learning rate: where a rule's steps on the quadratic have another size than sgd's.
-LR_FACTORS = {"normalised": 2.0, "sgd-clipped": 2.0, "adam": 2.5, "adamm": 3.0}
+LR_FACTORS = {"normalised": 2.0, "sgd-clipped": 2.0, "adam": 2.5, "adamm": 2.5}
 
 NOISES: dict[str, AnyNoise] = {
     "normal": Normal(),

@@ -106,7 +106,7 @@ def test_a_method_goes_by_its_name_in_keywords_and_in_a_configuration(name, word
 @pytest.mark.parametrize(
     ("name", "word"),
     [("adapter", "lorra"), ("objective", "acuracy"), ("estimator", "one"), ("rule", "lion"), ("noise", "uniform"),
-     ("engine", "vllm"), ("steps", "many"), ("lr", "fast"), ("dtype", "float8"), ("schedule", "linaer"), ("lr", "-1")],
+     ("engine", "vlm"), ("steps", "many"), ("lr", "fast"), ("dtype", "float8"), ("schedule", "linaer"), ("lr", "-1")],
 )  # fmt: skip
 def test_a_wrong_word_is_refused_with_the_command_lines_sentence(name, word, noback_cli):
     code, _, err = noback_cli("train", f"--{name}={word}")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 
 from noback.cli.commands import add_json, say
+from noback.json_text import json_text
 
 HELP = "put a run's LoRA adapter onto an inference server, for its clients"
 DESCRIPTION = """
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
     )
     off = loaded.difference
     compared = "" if off is None else f"; its scores there differ from those here by at most {off:.1g}"
-    body = shlex.quote(json.dumps(loaded.body))
+    body = shlex.quote(json_text(loaded.body))
     lines = [
         f"the adapter of step {loaded.step} ({loaded.weights[:12]}) is on {loaded.kind} as {loaded.name!r}{compared}",
         *([f"its files are in {loaded.folder}: leave them there while it is served"] if loaded.folder else []),
