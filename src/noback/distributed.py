@@ -250,6 +250,9 @@ def _met() -> tuple[int, int, Any]:
     waiting = datetime.timedelta(seconds=TIMEOUT)
     try:
         store, rank, size = next(iter(rendezvous("env://", timeout=waiting)))
+        # torchrun keeps one store for all its restarts: the addresses of ranks that have died are still in it.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = dist.PrefixStore(f"attempt {attempt} of {size}", store)  # type: ignore[attr-defined]
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=waiting)
     except (RuntimeError, ValueError) as error:
         raise InputError(
