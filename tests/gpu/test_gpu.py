@@ -8,8 +8,8 @@ import torch
 from noback import LocalEngine
 from noback.adapters import Full, Lora, Prefix
 from noback.config import RunConfig
-from noback.directions import FAMILIES, Place, backend, philox_numba
-from noback.directions.cpu_backend import tensor_array
+from noback.directions import FAMILIES, Place, backend
+from noback.directions.cpu_backend import sweeps, tensor_array
 from noback.engines import open_model
 from noback.estimators import TwoSided
 from noback.folder import RunFolder
@@ -103,7 +103,7 @@ class TestBits:
     def test_a_cut_has_the_bits_of_its_place_in_the_whole(self, dtype, noise):
         family, whole = FAMILIES[noise], torch.randn(70, 320, generator=torch.Generator().manual_seed(3)).to(dtype)
         expected = torch.empty((2, 70, 320), dtype=dtype)
-        philox_numba.perturb([(tensor_array(expected), tensor_array(whole), Place(5, 320))], family, PAIR)
+        sweeps.perturb([(tensor_array(expected), tensor_array(whole), Place(5, 320))], family, PAIR)
         for row, column in ((0, 64), (16, 0), (7, 128), (33, 16)):
             cut = whole[row:, column:].contiguous().cuda()
             part = backend.Part(cut, Place(5, 320, row, column), decayed=True)
