@@ -69,7 +69,7 @@ def test_plain_captured_and_replayed_forwards_score_as_the_cpu_does(kind, read, 
     for device in ("cpu", DEVICE):
         model, own = opened(kind, device, tokenizer)
         batch, word_ids = BATCHES[read](own)
-        engines.append(Local(model, weights_of(model), word_ids, engine=LocalEngine(share="none")))
+        engines.append(Local(model, weights_of(model), word_ids, share="none"))
     here, there = engines
     before = there.weights.digest()
     # One shape, so that the calls are a plain forward, its capture and its replay; each with other values.
@@ -107,7 +107,7 @@ def test_a_model_that_cannot_be_captured_is_scored_plainly_and_spoils_nothing(to
     there, _ = opened("llama", DEVICE, tokenizer)
     batch, word_ids = choices_batch(tokenizer)
     there.model.layers[1].mlp.register_forward_pre_hook(asks_for_a_value)
-    expected = Local(here, weights_of(here), word_ids, engine=LocalEngine(share="none"))
+    expected = Local(here, weights_of(here), word_ids, share="none")
     engine = Local(there, weights_of(there), word_ids)
     for seed in (SEED, OTHER_SEED, 7, SEED):
         assert agree(engine.score(batch, pair(seed)), expected.score(batch, pair(seed)))
@@ -140,7 +140,7 @@ def prompts_of(tokenizer):
 @pytest.mark.parametrize("hold", [True, False], ids=["held", "each"])
 def test_a_displaced_model_writes_the_tokens_that_it_writes_on_the_cpu(minis, hold, stop):
     written = []
-    for model, tokenizer, _ in minis:
+    for model, tokenizer, *_ in minis:
         said = []
         engine = Local(model, weights_of(model), None, hold=hold, say=said.append)
         before = engine.weights.digest()
@@ -153,7 +153,7 @@ def test_a_displaced_model_writes_the_tokens_that_it_writes_on_the_cpu(minis, ho
 
 
 def test_a_batch_of_prompts_is_answered_as_each_by_itself(minis):
-    model, tokenizer, _ = minis[1]
+    model, tokenizer, *_ = minis[1]
     engine, prompts, writing = Local(model, weights_of(model), None), prompts_of(tokenizer), Writing(tokenizer, 12)
     many = engine.write(prompts, WRITTEN_AT, writing)
     alone = [engine.write([prompt], WRITTEN_AT, writing) for prompt in prompts]
@@ -162,7 +162,7 @@ def test_a_batch_of_prompts_is_answered_as_each_by_itself(minis):
 
 def test_scores_after_writing_are_those_before_it(minis):
     """The modules hold other tensors while a point writes; a captured forward reads the weights themselves."""
-    model, tokenizer, _ = minis[1]
+    model, tokenizer, *_ = minis[1]
     batch, word_ids = choices_batch(tokenizer)
     engine = Local(model, weights_of(model), word_ids)
     first, _, _ = (engine.score(batch, pair(SEED)) for _ in range(3))

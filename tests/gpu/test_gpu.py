@@ -11,10 +11,11 @@ from noback.config import RunConfig
 from noback.directions import FAMILIES, Place, backend
 from noback.directions.cpu_backend import sweeps, tensor_array
 from noback.engines import open_model
-from noback.estimators import TwoSided
+from noback.estimators import TwoSided, estimate, run_search
 from noback.folder import RunFolder
+from noback.measuring import advance
 from noback.mezo import MeZO
-from noback.rules import Sgd
+from noback.rules import Sgd, move_of
 from noback.run import Run
 from noback.tasks import Batch
 from noback.training import resume, train
@@ -143,13 +144,13 @@ class TestBits:
             seeds = (SEED + step, step)[: 1 + step % 2]
             losses = 0.7 + 1e-4 * torch.randn(2 * len(seeds), generator=made, dtype=torch.float64)
             rule = Sgd(lr=1e-3, weight_decay=step % 3, schedule="linear")
-            move = rule.move(step, 70, estimator.estimate(seeds, losses.tolist()))
+            move = move_of(rule, step, 70, [estimate(estimator, seeds, lambda _, losses=losses: losses.tolist())])
             here.advance([move])
             if step == 5:  # one of the host's own in between
                 there.advance([move])
             else:
-                pace = rule.pace(step, 70, len(seeds))
-                there.advance_along(seeds, pace.share * estimator.slopes(losses.cuda()), pace.decay)
+                found = run_search(estimator, seeds, lambda _, losses=losses: losses.cuda())
+                advance(there, rule, step, 70, [(seeds, found.slopes.float().double())])
             assert there.digest() == here.digest()
 
     @pytest.mark.parametrize("terms", [0, 1, 2, 5, 20])
