@@ -181,3 +181,44 @@ def test_the_command_estimates_runs_and_its_report_has_a_panel_a_task(table, tmp
     assert "At equal seconds" in written
     assert main(["bench", "method", str(plan)]) == 2
     assert "the word methods and one plan's file" in capsys.readouterr().err
+
+
+def test_one_learning_rate_a_task_is_the_one_that_its_first_seed_chose(table, tmp_path):
+    plan = plan_of({**table, "lr_by": "task"})
+    found = bench_methods(plan, tmp_path / "out", watcher=Silent())
+    cells = {path.stem for path in (tmp_path / "out" / "grid" / "cells").iterdir()}
+    assert len(cells) == len(plan.planned) == 2 * 3 + 1
+    for row in found["rows"][:2]:
+        first, second = row["tasks"]["sst2"]["lrs"]
+        assert first == second
+        tried = {name for name in cells if f"seed21-{row['method'].lower()}-" in name}
+        assert {name.rpartition("-lr")[2] for name in tried} == {f"{first:g}"}
+
+
+def test_parts_hold_every_run_once_and_all_seeds_of_a_method_together(table):
+    plan = plan_of({**table, "shots": [2, 4], "lr_by": "task"})
+    parts = [plan.part(number, 3) for number in (1, 2, 3)]
+    names = [cell.name for part in parts for cells in part.values() for cell in cells]
+    assert sorted(names) == sorted(cell.name for cell in plan.grid.cells)
+    for part in parts:
+        assert all({key[3] for key in part if key[:3] == one[:3]} >= {13} for one in part)
+
+
+def test_parts_at_once_give_the_table_of_one_process(table, tmp_path, capfd):
+    plan = tmp_path / "plan.toml"
+    plan.write_text(tomli_w.dumps({**table, "lr_by": "task", "forwards": [1, 12]}))
+    found = []
+    for name, flags in (("alone", []), ("jobs", ["--jobs", "2"])):
+        assert main(["bench", "methods", str(plan), "--out", str(tmp_path / name), "--json", *flags]) == 0
+        found.append(json.loads(capfd.readouterr().out)["rows"])
+    assert found[0] == found[1]
+    assert "7 runs" not in (tmp_path / "jobs" / "jobs" / "1.log").read_text()  # a part is not all
+    assert main(["bench", "methods", str(plan), "--out", str(tmp_path / "jobs"), "--part", "3/2"]) == 2
+    assert main(["bench", "methods", str(plan), "--out", str(tmp_path / "jobs"), "--jobs", "0"]) == 2
+
+
+def test_a_part_that_fails_is_named_with_its_last_words(table, tmp_path, capsys):
+    plan = tmp_path / "plan.toml"
+    plan.write_text(tomli_w.dumps({**table, "model": str(tmp_path / "none")}))
+    assert main(["bench", "methods", str(plan), "--out", str(tmp_path / "out"), "--jobs", "2"]) == 2
+    assert "nothing of this plan ran" in capsys.readouterr().err

@@ -8,16 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from noback.bench.machine import machine
 from noback.budgets.courses import course_of
-from noback.budgets.plan import Plan
+from noback.budgets.plan import Key, Plan
 from noback.budgets.table import summarised
+from noback.distributed import refuse_ranks
+from noback.engines.loading import chosen_device
 from noback.errors import InputError
 from noback.files import is_regular, read_json, write_whole
 from noback.json_text import json_text
-from noback.reproduction import Cell, chosen_by_validation, reproduce, tried_together
+from noback.reproduction import Cell, chosen_by_validation, run_cells
 from noback.training import Interrupted
 from noback.watching import Watcher
 
@@ -28,11 +28,35 @@ def bench_methods(
     plan: Plan, folder: Path, *, watcher: Watcher, stop: Callable[[], bool] = lambda: False
 ) -> dict[str, Any]:
     """Run what has not ended, answer the test set along each chosen run, and write the table."""
-    described = json.loads(json_text(dataclasses.asdict(plan)))
-    _check(folder, described)
-    cells = reproduce(plan.grid, folder / "grid", watcher=watcher, stop=stop)["cells"]
-    courses, ends = {}, {}
-    for key, tried in tried_together(plan.grid).items():
+    described = begin(plan, folder)
+    cells, courses, ends = bench_part(plan, folder, (1, 1), watcher=watcher, stop=stop)
+    gaps = {name: found["gap"] for name, found in cells.items() if "gap" in found}
+    table = {
+        "kind": "methods", "plan": described, "machine": machine(chosen_device(None)), "gaps": gaps,
+        "rows": summarised(plan, courses, ends),
+    }  # fmt: skip
+    write_whole(folder / FILE, json_text(table, indent=1))
+    return {"folder": str(folder), **table}
+
+
+def bench_part(
+    plan: Plan,
+    folder: Path,
+    part: tuple[int, int],
+    *,
+    watcher: Watcher,
+    stop: Callable[[], bool] = lambda: False,
+) -> tuple[dict[str, Any], dict[Key, Any], dict[Key, Any]]:
+    """Part I of N of a comparison that has begun: what its cells gave, the courses of the chosen runs, their ends.
+
+    Every file has the name of its cell, so parts may run at the same time.
+    """
+    mine = plan.part(*part)
+    cells = dict[str, Any]()
+    for choose in (plan.first_tried, plan.then_run):
+        cells |= run_cells(choose(mine, cells), folder / "grid", watcher=watcher, stop=stop)
+    courses, ends = dict[Key, Any](), dict[Key, Any]()
+    for key, tried in mine.items():
         best = chosen_by_validation(tried, cells)
         if best is None:
             continue
@@ -42,13 +66,16 @@ def bench_methods(
             if stop():
                 raise Interrupted(f"stopped; nothing is lost: the same command with --out {folder} goes on")
             courses[key] = _course(cell, plan, folder, watcher)
-    gaps = {name: found["gap"] for name, found in cells.items() if "gap" in found}
-    table = {
-        "kind": "methods", "plan": described, "machine": machine(torch.device("cpu")), "gaps": gaps,
-        "rows": summarised(plan, courses, ends),
-    }  # fmt: skip
-    write_whole(folder / FILE, json_text(table, indent=1))
-    return {"folder": str(folder), **table}
+    return cells, courses, ends
+
+
+def begin(plan: Plan, folder: Path) -> dict[str, Any]:
+    """Take a new folder, or the one of this very plan; the plan as its file has it."""
+    refuse_ranks("a comparison of methods is")
+    described: dict[str, Any] = json.loads(json_text(dataclasses.asdict(plan)))
+    _check(folder, described)
+    (folder / "grid" / "cells").mkdir(parents=True, exist_ok=True)
+    return described
 
 
 def _check(folder: Path, described: dict[str, Any]) -> None:

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from noback.budgets.bootstrap import paired_difference
-from noback.budgets.plan import Plan
+from noback.budgets.plan import Key, Plan
 
-Key = tuple[str, str, int, int]  # method, task, shots, seed
 Courses = Mapping[Key, Mapping[str, Any]]
 
 

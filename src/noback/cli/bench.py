@@ -33,6 +33,7 @@ chosen by validation; then it answers the test set along each chosen run at the 
 The table has means, differences to the first method with 95 % intervals (paired bootstrap over seeds and examples),
 and the budget at which each reaches the first method's last accuracy. Stopped or killed, the same command goes on.
 DIR holds one folder a task. --estimate only says how long it would take. `noback report DIR` draws the result.
+--jobs N goes through N parts of the plan at once, on one GPU or on a CPU's cores; equal time then means little.
 """
 _KINDS = ("estimator", "rule", "noise")
 _FLAGS = {"--noise-rank": "noise.rank"}
@@ -45,6 +46,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("methods", nargs="*", metavar="methods PLAN", help="compare methods by a plan, a TOML file")
     parser.add_argument("--data", metavar="DIR", help="methods: a folder with one folder of data a task")
     parser.add_argument("--estimate", action="store_true", help="methods: say how long it would take, and run nothing")
+    parser.add_argument("--jobs", metavar="N", help="methods: so many runs at a time, each in a process of its own")
+    parser.add_argument("--part", metavar="I/N", help="methods: run this part of a comparison only, and write no table")
     from noback.bench import OPTIONAL, BenchCase
     from noback.cli.flags import add_flags
     from noback.keywords import method_flags

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,12 @@ FILE = "reproduction.json"
 _STEP, _ADAM_STEP = 2.4, 3.5  # in forwards of the batch: two probes and their noise; a forward and a backward
 
 
-def estimate(grid: Grid, watcher: Watcher) -> dict[str, Any]:
-    """How many forwards the grid takes, and about how long on this machine: each task's forward is timed once."""
+def estimate(grid: Grid, watcher: Watcher, planned: Sequence[Cell] | None = None) -> dict[str, Any]:
+    """How many forwards the grid takes, or some cells of it, and about how long here: each task's forward is timed."""
     seconds, forwards, gaps = 0.0, 0, {}
+    planned = grid.cells if planned is None else planned
     for number, task in enumerate(grid.tasks, start=1):
-        cells = [cell for cell in grid.cells if cell.task == task]
+        cells = [cell for cell in planned if cell.task == task]
         try:
             each, sizes = _example_seconds(cells[0])
         except NobackError as error:
@@ -45,7 +46,7 @@ def estimate(grid: Grid, watcher: Watcher) -> dict[str, Any]:
             seconds += each * (steps * batch * cost + (evaluated if steps else sum(sizes.values())))
             forwards += steps * (1 if cell.method.baseline == "adam" else cell.config.estimator.forwards)
         watcher.progress("timing a forward of each task", number, len(grid.tasks))
-    return {"cells": len(grid.cells), "forwards": forwards, "seconds": round(seconds), "gaps": gaps}
+    return {"cells": len(planned), "forwards": forwards, "seconds": round(seconds), "gaps": gaps}
 
 
 def _example_seconds(cell: Cell) -> tuple[float, dict[str, int]]:
@@ -66,22 +67,42 @@ def reproduce(
     grid: Grid, folder: Path, *, watcher: Watcher, stop: Callable[[], bool] = lambda: False
 ) -> dict[str, Any]:
     """Run every cell that has not ended, and write the table after each."""
-    cells, began = grid.cells, time.monotonic()
+    began = time.monotonic()
     table = _begun(grid, folder)
+    table["cells"] = run_cells(
+        grid.cells,
+        folder,
+        watcher=watcher,
+        stop=stop,
+        ended=lambda cells: _write({**table, "cells": cells}, grid, folder),
+    )
+    _write(table, grid, folder)
+    table["wall_seconds"] = round(time.monotonic() - began, 1)
+    return {"folder": str(folder), **table}
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    folder: Path,
+    *,
+    watcher: Watcher,
+    stop: Callable[[], bool] = lambda: False,
+    ended: Callable[[dict[str, Any]], None] = lambda _: None,
+) -> dict[str, Any]:
+    """What each of these cells gave; those that have not ended are run, each file under a name of its own."""
+    given: dict[str, Any] = {}
     for number, cell in enumerate(cells, start=1):
-        ended = folder / "cells" / f"{cell.name}.json"
-        if is_regular(ended):
-            table["cells"][cell.name] = _read(ended)
+        place = folder / "cells" / f"{cell.name}.json"
+        if is_regular(place):
+            given[cell.name] = _read(place)
             continue
         watcher.note(f"{cell.name} ({number} of {len(cells)})")
         found = _finished(cell, folder, watcher, stop)
         if "gap" not in found or found.get("diverged"):  # another gap may be filled by the time the command runs again
-            write_whole(ended, json_text(found, indent=1))
-        table["cells"][cell.name] = found
-        _write(table, grid, folder)
-    _write(table, grid, folder)
-    table["wall_seconds"] = round(time.monotonic() - began, 1)
-    return {"folder": str(folder), **table}
+            write_whole(place, json_text(found, indent=1))
+        given[cell.name] = found
+        ended(given)
+    return given
 
 
 def _write(table: dict[str, Any], grid: Grid, folder: Path) -> None:
