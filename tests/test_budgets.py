@@ -67,6 +67,7 @@ def test_a_comparison_answers_the_test_set_where_each_budget_ends(table, tmp_pat
     assert first["forwards_difference"] == [None] * 3
     assert second["forwards_difference"][0] == [0.0, 0.0, 0.0]  # neither has taken a step
     assert found["machine"]["torch"]
+    assert not list((tmp_path / "out" / "grid" / "runs").glob("*/snapshots"))  # journals give every step again
     assert "n-SPSA" in text(found)
 
 

@@ -13,6 +13,9 @@ ROWS = {
     "sst2-causal": {"sentence": "a warm film .", "label": 1},
     "reviews-causal": {"sentence": "A warm film.", "label": 1},
     "rte-causal": {"sentence1": "A man sleeps.", "sentence2": "A man rests.", "label": "entailment"},
+    "sst5-causal": {"sentence": "a warm film .", "label": 3},
+    "trec-causal": {"sentence": "Who made this ?", "label": 3},
+    "snli-causal": {"premise": "It rains.", "hypothesis": "it is wet", "label": "neutral"},
     "cb": {"premise": "It rains.", "hypothesis": "it is wet", "label": "neutral"},
     "boolq": {"passage": "Ice floats.", "question": "does ice float", "label": True},
     "wsc": {"text": "Ann met Bo as she left.", "span1_text": "Ann", "span2_text": "she", "label": 1},
@@ -36,6 +39,14 @@ PUBLISHED = {
     "sst2-causal": ("a warm film . It was", (" terrible", " great"), " great"),
     "reviews-causal": ("A warm film. It was", (" terrible", " great"), " great"),
     "rte-causal": ('A man sleeps.\nDoes this mean that "A man rests." is true? Yes or No?\n', ("Yes", "No"), "Yes"),
+    "sst5-causal": ("a warm film . It was", (" terrible", " bad", " okay", " good", " great"), " good"),
+    "trec-causal": (
+        "Question: Who made this ?\nType of answer:",
+        (" Description", " Entity", " Expression", " Human", " Location", " Number"), " Human",
+    ),
+    "snli-causal": (
+        'Suppose It rains. Can we infer that "it is wet"? Yes, No, or Maybe?\n', ("No", "Yes", "Maybe"), "Maybe",
+    ),
     "cb": (
         'Suppose It rains. Can we infer that "it is wet"? Yes, No, or Maybe?\n', ("Yes", "No", "Maybe"), "Maybe",
     ),
@@ -66,7 +77,7 @@ def examples_of(name, folder, row=None):
     return examples
 
 
-def test_every_causal_task_of_the_paper_ships_and_two_of_noback():
+def test_every_causal_task_of_the_paper_ships_and_those_of_noback():
     assert {name for name in task_names() if load_spec(name).is_causal} == set(PUBLISHED)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,9 @@ def bench_part(
     mine = plan.part(*part)
     cells = dict[str, Any]()
     for choose in (plan.first_tried, plan.then_run):
-        cells |= run_cells(choose(mine, cells), folder / "grid", watcher=watcher, stop=stop)
+        cells |= run_cells(
+            choose(mine, cells), folder / "grid", watcher=watcher, stop=stop, ended=lambda cell: _slim(cell, folder)
+        )
     courses, ends = dict[Key, Any](), dict[Key, Any]()
     for key, tried in mine.items():
         best = chosen_by_validation(tried, cells)
@@ -67,6 +70,11 @@ def bench_part(
                 raise Interrupted(f"stopped; nothing is lost: the same command with --out {folder} goes on")
             courses[key] = _course(cell, plan, folder, watcher)
     return cells, courses, ends
+
+
+def _slim(cell: Cell, folder: Path) -> None:
+    """Delete the snapshots of a run that has ended: its journal gives every step again, and there may be hundreds."""
+    shutil.rmtree(folder / "grid" / "runs" / cell.name / "snapshots", ignore_errors=True)
 
 
 def begin(plan: Plan, folder: Path) -> dict[str, Any]:

@@ -69,12 +69,13 @@ def reproduce(
     """Run every cell that has not ended, and write the table after each."""
     began = time.monotonic()
     table = _begun(grid, folder)
-    table["cells"] = run_cells(
+    run_cells(
         grid.cells,
         folder,
         watcher=watcher,
         stop=stop,
-        ended=lambda cells: _write({**table, "cells": cells}, grid, folder),
+        ended=lambda _: _write(table, grid, folder),
+        into=table["cells"],
     )
     _write(table, grid, folder)
     table["wall_seconds"] = round(time.monotonic() - began, 1)
@@ -87,10 +88,11 @@ def run_cells(
     *,
     watcher: Watcher,
     stop: Callable[[], bool] = lambda: False,
-    ended: Callable[[dict[str, Any]], None] = lambda _: None,
+    ended: Callable[[Cell], None] = lambda _: None,
+    into: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What each of these cells gave; those that have not ended are run, each file under a name of its own."""
-    given: dict[str, Any] = {}
+    """What each of these cells gave, by name; those that have not ended are run. Each writes files of its own."""
+    given: dict[str, Any] = {} if into is None else into
     for number, cell in enumerate(cells, start=1):
         place = folder / "cells" / f"{cell.name}.json"
         if is_regular(place):
@@ -101,7 +103,7 @@ def run_cells(
         if "gap" not in found or found.get("diverged"):  # another gap may be filled by the time the command runs again
             write_whole(place, json_text(found, indent=1))
         given[cell.name] = found
-        ended(given)
+        ended(cell)
     return given
 
 
