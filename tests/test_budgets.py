@@ -199,10 +199,11 @@ def test_one_learning_rate_a_task_is_the_one_that_its_first_seed_chose(table, tm
 def test_parts_hold_every_run_once_and_all_seeds_of_a_method_together(table):
     plan = plan_of({**table, "shots": [2, 4], "lr_by": "task"})
     parts = [plan.part(number, 3) for number in (1, 2, 3)]
-    names = [cell.name for part in parts for cells in part.values() for cell in cells]
+    groups = [group for part in parts for group in part]
+    names = [cell.name for group in groups for cells in group.values() for cell in cells]
     assert sorted(names) == sorted(cell.name for cell in plan.grid.cells)
-    for part in parts:
-        assert all({key[3] for key in part if key[:3] == one[:3]} >= {13} for one in part)
+    assert len({key[:3] for group in groups for key in group}) == len(groups) == 2 * 2 + 1
+    assert [next(iter(group))[0] for group in plan.part(1, 1)] == ["MeZO", "MeZO", "n-SPSA", "n-SPSA", "zero-shot"]
 
 
 def test_parts_at_once_give_the_table_of_one_process(table, tmp_path, capfd):

@@ -43,12 +43,14 @@ class Plan:
         """How many learning rates each of them tries."""
         return max(len(method.lrs) for method in self.grid.methods if method.baseline is None)
 
-    def part(self, number: int, count: int) -> dict[Key, list[Cell]]:
-        """The groups of cells of part `number` of `count`; all seeds of a method, task and number of shots together."""
+    def part(self, number: int, count: int) -> list[dict[Key, list[Cell]]]:
+        """Part `number` of `count`: groups of all seeds of a method, task and number of shots; method after method."""
         groups = tried_together(self.grid)
-        together = list(dict.fromkeys(key[:3] for key in groups))
-        mine = {key for index, key in enumerate(together) if index % count == number - 1}
-        return {key: cells for key, cells in groups.items() if key[:3] in mine}
+        names = [method.name for method in self.grid.methods]
+        together = sorted(dict.fromkeys(key[:3] for key in groups), key=lambda one: names.index(one[0]))
+        return [
+            {key: cells for key, cells in groups.items() if key[:3] == one} for one in together[number - 1 :: count]
+        ]
 
     def first_tried(self, groups: Groups, _: Mapping[str, Any]) -> list[Cell]:
         """The cells to run first: all, or those whose validation chooses the learning rate of the others."""

@@ -52,23 +52,26 @@ def bench_part(
 
     Every file has the name of its cell, so parts may run at the same time.
     """
-    mine = plan.part(*part)
-    cells = dict[str, Any]()
-    for choose in (plan.first_tried, plan.then_run):
-        cells |= run_cells(
-            choose(mine, cells), folder / "grid", watcher=watcher, stop=stop, ended=lambda cell: _slim(cell, folder)
-        )
-    courses, ends = dict[Key, Any](), dict[Key, Any]()
-    for key, tried in mine.items():
-        best = chosen_by_validation(tried, cells)
-        if best is None:
-            continue
-        cell, found = best
-        ends[key] = {"test": found["test"], "lr": cell.lr, "forwards": found.get("forwards", 0)}
-        if cell.method.baseline is None:
-            if stop():
-                raise Interrupted(f"stopped; nothing is lost: the same command with --out {folder} goes on")
-            courses[key] = _course(cell, plan, folder, watcher)
+    cells, courses, ends = dict[str, Any](), dict[Key, Any](), dict[Key, Any]()
+    for group in plan.part(*part):
+        for choose in (plan.first_tried, plan.then_run):
+            cells |= run_cells(
+                choose(group, cells),
+                folder / "grid",
+                watcher=watcher,
+                stop=stop,
+                ended=lambda cell: _slim(cell, folder),
+            )
+        for key, tried in group.items():
+            best = chosen_by_validation(tried, cells)
+            if best is None:
+                continue
+            cell, found = best
+            ends[key] = {"test": found["test"], "lr": cell.lr, "forwards": found.get("forwards", 0)}
+            if cell.method.baseline is None:
+                if stop():
+                    raise Interrupted(f"stopped; nothing is lost: the same command with --out {folder} goes on")
+                courses[key] = _course(cell, plan, folder, watcher)
     return cells, courses, ends
 
 
