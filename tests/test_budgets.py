@@ -7,7 +7,7 @@ import pytest
 import tomli_w
 
 from noback import InputError
-from noback.budgets import bench_methods, plan_of, text
+from noback.budgets import begin, bench_methods, bench_part, plan_of, text
 from noback.budgets.bootstrap import paired_difference
 from noback.budgets.courses import seconds_by_step
 from noback.budgets.table import summarised
@@ -217,6 +217,17 @@ def test_parts_at_once_give_the_table_of_one_process(table, tmp_path, capfd):
     assert "7 runs" not in (tmp_path / "jobs" / "jobs" / "1.log").read_text()  # a part is not all
     assert main(["bench", "methods", str(plan), "--out", str(tmp_path / "jobs"), "--part", "3/2"]) == 2
     assert main(["bench", "methods", str(plan), "--out", str(tmp_path / "jobs"), "--jobs", "0"]) == 2
+
+
+def test_the_table_so_far_is_of_what_has_ended_and_runs_nothing(table, tmp_path):
+    plan, folder = plan_of(table), tmp_path / "out"
+    begin(plan, folder)
+    bench_part(plan, folder, (1, 3), watcher=Silent())  # the first method's runs
+    files = sorted(folder.rglob("*.json"))
+    first, second, zero_shot = bench_methods(plan, folder, watcher=Silent(), so_far=True)["rows"]
+    assert first["tasks"]["sst2"]["seeds"] == 2
+    assert (second["forwards"], second["tasks"]["sst2"]["seeds"], zero_shot["end"]) == ([None] * 3, 0, None)
+    assert sorted(folder.rglob("*.json")) == sorted([*files, folder / "methods.json"])
 
 
 def test_a_part_that_fails_is_named_with_its_last_words(table, tmp_path, capsys):

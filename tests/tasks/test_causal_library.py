@@ -45,7 +45,8 @@ PUBLISHED = {
         (" Description", " Entity", " Expression", " Human", " Location", " Number"), " Human",
     ),
     "snli-causal": (
-        'Suppose It rains. Can we infer that "it is wet"? Yes, No, or Maybe? Answer:', (" No", " Yes", " Maybe"), " Maybe",
+        'Suppose It rains. Can we infer that "it is wet"? Yes, No, or Maybe? Answer:',
+        (" No", " Yes", " Maybe"), " Maybe",
     ),
     "cb": (
         'Suppose It rains. Can we infer that "it is wet"? Yes, No, or Maybe?\n', ("Yes", "No", "Maybe"), "Maybe",

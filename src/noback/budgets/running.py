@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +26,20 @@ FILE = "methods.json"
 
 
 def bench_methods(
-    plan: Plan, folder: Path, *, watcher: Watcher, stop: Callable[[], bool] = lambda: False
+    plan: Plan, folder: Path, *, watcher: Watcher, stop: Callable[[], bool] = lambda: False, so_far: bool = False
 ) -> dict[str, Any]:
-    """Run what has not ended, answer the test set along each chosen run, and write the table."""
+    """Run what has not ended, answer the test set along each chosen run, and write the table.
+
+    `so_far`: run nothing; the table is of what has ended.
+    """
     described = begin(plan, folder)
-    cells, courses, ends = bench_part(plan, folder, (1, 1), watcher=watcher, stop=stop)
-    gaps = {name: found["gap"] for name, found in cells.items() if "gap" in found}
+    cells = {} if so_far else bench_part(plan, folder, (1, 1), watcher=watcher, stop=stop)
     table = {
-        "kind": "methods", "plan": described, "machine": machine(chosen_device(None)), "gaps": gaps,
-        "rows": summarised(plan, courses, ends),
-    }  # fmt: skip
+        "kind": "methods",
+        "plan": described,
+        "machine": machine(chosen_device(None)),
+        **_found(plan, folder, cells),
+    }
     write_whole(folder / FILE, json_text(table, indent=1))
     return {"folder": str(folder), **table}
 
@@ -47,12 +51,12 @@ def bench_part(
     *,
     watcher: Watcher,
     stop: Callable[[], bool] = lambda: False,
-) -> tuple[dict[str, Any], dict[Key, Any], dict[Key, Any]]:
-    """Part I of N of a comparison that has begun: what its cells gave, the courses of the chosen runs, their ends.
+) -> dict[str, Any]:
+    """Part I of N of a comparison that has begun, and what its cells gave.
 
     Every file has the name of its cell, so parts may run at the same time.
     """
-    cells, courses, ends = dict[str, Any](), dict[Key, Any](), dict[Key, Any]()
+    cells = dict[str, Any]()
     for group in plan.part(*part):
         for choose in (plan.first_tried, plan.then_run):
             cells |= run_cells(
@@ -62,17 +66,34 @@ def bench_part(
                 stop=stop,
                 ended=lambda cell: _slim(cell, folder),
             )
-        for key, tried in group.items():
+        for tried in group.values():
             best = chosen_by_validation(tried, cells)
+            if best is None or best[0].method.baseline is not None:
+                continue
+            if stop():
+                raise Interrupted(f"stopped; nothing is lost: the same command with --out {folder} goes on")
+            _answer_along(best[0], plan, folder, watcher)
+    return cells
+
+
+def _found(plan: Plan, folder: Path, cells: Mapping[str, Any]) -> dict[str, Any]:
+    """The gaps and the rows of the table, from the files of what has ended and what cells gave that have none."""
+    ended = {cell.name: folder / "grid" / "cells" / f"{cell.name}.json" for cell in plan.grid.cells}
+    known = {name: read_json(place) for name, place in ended.items() if is_regular(place)} | dict(cells)
+    courses, ends = dict[Key, Any](), dict[Key, Any]()
+    for group in plan.part(1, 1):
+        for key, tried in group.items():
+            best = chosen_by_validation(tried, known)
             if best is None:
                 continue
             cell, found = best
-            ends[key] = {"test": found["test"], "lr": cell.lr, "forwards": found.get("forwards", 0)}
-            if cell.method.baseline is None:
-                if stop():
-                    raise Interrupted(f"stopped; nothing is lost: the same command with --out {folder} goes on")
-                courses[key] = _course(cell, plan, folder, watcher)
-    return cells, courses, ends
+            course = _course_file(cell, folder)
+            if cell.method.baseline is not None or is_regular(course):
+                ends[key] = {"test": found["test"], "lr": cell.lr, "forwards": found.get("forwards", 0)}
+            if is_regular(course):
+                courses[key] = read_json(course)
+    gaps = {name: found["gap"] for name, found in known.items() if "gap" in found}
+    return {"gaps": gaps, "rows": summarised(plan, courses, ends)}
 
 
 def _slim(cell: Cell, folder: Path) -> None:
@@ -105,12 +126,13 @@ def _check(folder: Path, described: dict[str, Any]) -> None:
     write_whole(place, json_text(described, indent=1))
 
 
-def _course(cell: Cell, plan: Plan, folder: Path, watcher: Watcher) -> dict[str, Any]:
-    """The course of a cell's run, read where it was made before."""
-    place = folder / "courses" / f"{cell.name}.json"
+def _answer_along(cell: Cell, plan: Plan, folder: Path, watcher: Watcher) -> None:
+    """Write the course of a cell's run, where it was not written before."""
+    place = _course_file(cell, folder)
     if not is_regular(place):
         watcher.note(f"{cell.name}: the test set along the run")
-        found = course_of(folder / "grid" / "runs" / cell.name, plan, watcher)
-        write_whole(place, json_text(found.table()))
-    read: dict[str, Any] = read_json(place)
-    return read
+        write_whole(place, json_text(course_of(folder / "grid" / "runs" / cell.name, plan, watcher).table()))
+
+
+def _course_file(cell: Cell, folder: Path) -> Path:
+    return folder / "courses" / f"{cell.name}.json"

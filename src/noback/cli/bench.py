@@ -48,6 +48,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--estimate", action="store_true", help="methods: say how long it would take, and run nothing")
     parser.add_argument("--jobs", metavar="N", help="methods: so many runs at a time, each in a process of its own")
     parser.add_argument("--part", metavar="I/N", help="methods: run this part of a comparison only, and write no table")
+    parser.add_argument("--so-far", action="store_true", help="methods: the table of what has ended; run nothing")
     from noback.bench import OPTIONAL, BenchCase
     from noback.cli.flags import add_flags
     from noback.keywords import method_flags

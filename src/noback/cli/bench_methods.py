@@ -27,18 +27,19 @@ def run(arguments: argparse.Namespace) -> None:
     with watching(arguments) as watcher, stopping() as stop:
         if part is not None:
             begin(plan, folder)
-            cells, _, _ = bench_part(plan, folder, part, watcher=watcher, stop=stop)
+            cells = bench_part(plan, folder, part, watcher=watcher, stop=stop)
             say(arguments, {"part": arguments.part, "cells": len(cells)}, f"part {arguments.part}: {len(cells)} runs")
             return
-        expected = estimate(plan.grid, watcher, plan.planned)
-        if arguments.estimate:
-            say(arguments, expected, told(expected))
-            return
-        watcher.note(told(expected))
-        if jobs is not None:
+        if not arguments.so_far:
+            expected = estimate(plan.grid, watcher, plan.planned)
+            if arguments.estimate:
+                say(arguments, expected, told(expected))
+                return
+            watcher.note(told(expected))
+        if jobs is not None and not arguments.so_far:
             begin(plan, folder)
             run_jobs(_words(arguments, folder), jobs, folder, len(plan.planned), watcher=watcher, stop=stop)
-        table = bench_methods(plan, folder, watcher=watcher, stop=stop)
+        table = bench_methods(plan, folder, watcher=watcher, stop=stop, so_far=arguments.so_far)
     say(arguments, table, f"{text(table)}\nsaved in {table['folder']}; see it with: noback report {table['folder']}")
     if len(table["gaps"]) == len(plan.planned):
         raise InputError(f"nothing of this plan ran; the first gap: {next(iter(table['gaps'].values()))}")
