@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from noback import AdaptTies, Momentum, OneSided, RunConfig, Sgd, TwoSided, training
+from noback import AdaptTies, KeptColumns, Momentum, OneSided, RunConfig, Sgd, TwoSided, training
 from noback.engines import Local, Reference
 from noback.errors import Diverged
 from noback.estimators import run_search
@@ -45,6 +45,7 @@ METHODS = {
     "clipped": {"estimator": TwoSided(eps=1e-2, directions=5), "rule": Sgd(lr=1e-2, clip=0.8)},
     "momentum": {"rule": Momentum(lr=1e-2, window=4, weight_decay=1e-3, schedule="linear")},
     "readout": {"readout": "exact"},
+    "kept_columns": {"noise": KeptColumns(period=3), "rule": Momentum(lr=1e-2, window=4)},
     "both": {"estimator": OneSided(eps=1e-2, directions=3), "rule": Momentum(lr=1e-2, window=2)},
 }
 methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)

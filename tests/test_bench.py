@@ -14,6 +14,7 @@ from noback.bench.reference import ReferenceStep
 from noback.bench.shapes import random_model
 from noback.bench.subject import PlainForward, subject_with
 from noback.bench.table import rows
+from noback.directions import KeptColumns, Rademacher, seeds_of
 from noback.engines import Local
 from noback.errors import InputError
 from noback.estimators import OneSided, TwoSided, estimate
@@ -106,23 +107,24 @@ def test_reference_mezo_draws_the_same_noise_in_each_sweep_and_comes_home():
     assert 0.8 < seen[0].std() < 1.2
 
 
-def test_a_case_may_name_another_method():
+@pytest.mark.parametrize("noise", [Rademacher(), KeptColumns(period=2)], ids=str)
+def test_a_case_may_name_another_method(noise):
     """The step of the bench and a run of the driver by hand end on the same weights."""
-    case = BenchCase(estimator=OneSided(eps=0.1, directions=3), rule=Momentum(lr=1e-2, window=2))
+    case = BenchCase(estimator=OneSided(eps=0.1, directions=3), rule=Momentum(lr=1e-2, window=2), noise=noise)
     step = NobackStep((subject := tiny("roberta")), Full().attach(subject.model, (), 0), case)
     for _ in range(4):
         step()
     other = tiny("roberta")
-    weights = Weights(Full().attach(other.model, (), 0), "rademacher")
+    weights = Weights(Full().attach(other.model, (), 0), noise)
     engine, records = Local(other.model, weights, other.words), []
     for number in range(4):
 
         def score(points):
             return [cross_entropy(output, other.batch.gold) for output in engine.score(other.batch, points)]
 
-        found = estimate(case.estimator, direction_seeds(0, number, 3), score)
+        found = estimate(case.estimator, seeds_of(noise, 0, number, 3), score)
         records.append(StepRecord(number, found.loss, found.slopes, found.figures))
-        weights.advance([recorded_move(case.rule, 0, 4, records, number)])
+        weights.advance([recorded_move(case.rule, 0, 4, records, number, noise=weights.family)])
     assert step._weights.digest() == weights.digest()
     assert case.table()["estimator"]["kind"] == "one_sided"
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from noback import DamagedError, InputError, MeZO, Momentum, NobackError, OneSided, Sgd
+from noback import DamagedError, InputError, KeptColumns, MeZO, Momentum, NobackError, OneSided, Sgd
 from noback.values import Move, Term
 from tests.contracts.tables import ESTIMATORS, RULES
 
@@ -137,6 +137,7 @@ METHODS = {
     for rule in RULES
     if RULES[rule].schedule == "constant" and not RULES[rule].keeps_moments
 }
+METHODS["kept_columns"] = {"rule": Momentum(lr=1e-3, window=4), "noise": KeptColumns(period=3)}
 methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
 
@@ -224,13 +225,18 @@ def test_a_state_with_other_options_is_refused():
         MeZO(model, lr=1e-2, seed=2).load_state_dict(state)
 
 
-def test_a_journal_brings_a_fresh_base_model_to_where_it_was(tmp_path):
+@pytest.mark.parametrize(
+    "method",
+    [{"lr": 1e-2}, {"rule": Momentum(lr=1e-2, window=4), "noise": KeptColumns(period=3)}],
+    ids=["plain", "kept_columns"],
+)
+def test_a_journal_brings_a_fresh_base_model_to_where_it_was(tmp_path, method):
     model, closure = regression()
-    optimizer = MeZO(model, lr=1e-2, journal=tmp_path / "journal")
+    optimizer = MeZO(model, **method, journal=tmp_path / "journal")
     for _ in range(5):
         optimizer.step(closure)
     fresh, _ = regression()
-    recovered = MeZO(fresh, lr=1e-2, journal=tmp_path / "journal")
+    recovered = MeZO(fresh, **method, journal=tmp_path / "journal")
     assert recovered.steps == 5
     assert recovered.digest() == optimizer.digest()
 

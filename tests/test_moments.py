@@ -29,7 +29,7 @@ def gradient(step, shape):
 def moved(rule, tensor):
     weights = Weights({"layer.weight": tensor})
     for step in range(STEPS):
-        weights.advance([recorded_move(rule, 3, STEPS, RECORDS, step)])
+        weights.advance([recorded_move(rule, 3, STEPS, RECORDS, step, noise=weights.family)])
     return weights.tensors["layer.weight"]
 
 
@@ -65,9 +65,9 @@ def test_bfloat16_weights_are_the_float32_ones_rounded(rule):
 
 def test_a_step_that_does_not_follow_is_refused():
     weights = Weights({"layer.weight": torch.zeros(3, 2)})
-    weights.advance([recorded_move(Adam(lr=1e-2), 3, STEPS, RECORDS, 0)])
+    weights.advance([recorded_move(Adam(lr=1e-2), 3, STEPS, RECORDS, 0, noise=weights.family)])
     with pytest.raises(NobackError, match="step 2 does not follow"):
-        weights.advance([recorded_move(Adam(lr=1e-2), 3, STEPS, RECORDS, 2)])
+        weights.advance([recorded_move(Adam(lr=1e-2), 3, STEPS, RECORDS, 2, noise=weights.family)])
 
 
 def test_more_weights_than_a_small_adapter_has_are_refused(tiny_folder, data_folder, tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from noback import Head, InputError, NobackError, OneSided, RunConfig, Sgd, TwoSided, export, train, tuned_run
 from noback.cli.main import main
+from noback.directions import KeptColumns
 from noback.engines import open_model, shards, stored
 from noback.engines.shards import even_files, usual_files, write_index
 from noback.engines.stored import open_stored
@@ -62,7 +63,7 @@ def test_a_streamed_export_is_the_export_byte_by_byte(kind, tied, dtype, tokeniz
 
 
 @pytest.mark.parametrize("kind", ["roberta", "gpt2"])
-@pytest.mark.parametrize("noise", ["rank1", "low_rank"])
+@pytest.mark.parametrize("noise", ["rank1", "low_rank", KeptColumns(period=2)], ids=str)
 def test_so_it_is_of_low_rank_directions_of_each_example(kind, noise, tokenizer, data_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(stored, "_PIECE", 1000)
     base = saved(tmp_path / "base", kind, tokenizer)
@@ -161,7 +162,7 @@ def test_another_base_is_refused_and_nothing_is_written(run, tokenizer, tmp_path
 def test_weights_that_are_no_numbers_are_not_written(tokenizer, data_folder, tmp_path, monkeypatch):
     base = saved(tmp_path / "base", "llama", tokenizer)
     run = trained(base, data_folder, tmp_path / "run", **ASKED)
-    monkeypatch.setattr("noback.streaming.recorded_move", lambda *_: Move((Term(1, 1e38), Term(2, 1e38))))
+    monkeypatch.setattr("noback.streaming.recorded_move", lambda *_, noise: Move((Term(1, 1e38), Term(2, 1e38))))
     with pytest.raises(NobackError, match=r"tensor 'lm_head|tensor 'model.*holds values that are no numbers"):
         export_streamed(run, tmp_path / "out", "final")
     assert not (tmp_path / "out").exists()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from noback.adapters import Sparse as Sparse
     from noback.cli.display import Display as Display
     from noback.config import RunConfig as RunConfig
+    from noback.directions import KeptColumns as KeptColumns
     from noback.directions import LowRank as LowRank
     from noback.directions import Normal as Normal
     from noback.directions import Rademacher as Rademacher

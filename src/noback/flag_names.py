@@ -12,10 +12,10 @@ FLAGS = {
     "--estimator": "estimator", "--eps": "estimator.eps", "--directions": "estimator.directions",
     "--directions-per": "directions_per",
     "--rule": "rule", "--lr": "rule.lr", "--schedule": "rule.schedule", "--weight-decay": "rule.weight_decay",
-    "--noise": "noise", "--noise-rank": "noise.rank", "--readout": "readout", "--readout-decay": "readout.decay",
-    "--readout-examples": "readout.examples", "--readout-refits": "readout.refits", "--engine": "engine",
-    "--dtype": "dtype", "--seed": "seed", "--quantise": "quantise", "--device": "device", "--eval-every": "eval_every",
-    "--patience": "patience", "--balance": "balance",
+    "--noise": "noise", "--noise-rank": "noise.rank", "--noise-period": "noise.period", "--readout": "readout",
+    "--readout-decay": "readout.decay", "--readout-examples": "readout.examples", "--readout-refits": "readout.refits",
+    "--engine": "engine", "--dtype": "dtype", "--seed": "seed", "--quantise": "quantise", "--device": "device",
+    "--eval-every": "eval_every", "--patience": "patience", "--balance": "balance",
 }  # fmt: skip
 
 # What is typed here -> names of the same thing elsewhere.

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from noback.answers import rewards_of, scored, scored_groups
+from noback.directions import seeds_of
 from noback.engines import Engine, check_numbers
 from noback.estimators import Asked, Estimator, estimate, estimate_groups, estimate_of, run_search
 from noback.evaluating import write
@@ -22,7 +23,7 @@ from noback.objectives import TEXTS, Objective
 from noback.rules import Rule, coefficients_of, decay_at, lr_at
 from noback.run import Run
 from noback.tasks import Batch, Candidates, Question
-from noback.values import Estimate, Move, direction_seeds
+from noback.values import Estimate, Move
 from noback.weights import Weights
 
 Slopes = tuple[Sequence[int], Tensor]  # a step's seeds, and its slopes where the weights are: float64 [directions]
@@ -201,7 +202,7 @@ def advance(weights: Weights, rule: Rule, step: int, steps: int, slopes: Sequenc
 def _asked(run: Run, step: int, eps: float) -> tuple[Estimator, tuple[int, ...]]:
     """A step's estimator and the seeds of its directions."""
     estimator = dataclasses.replace(run.config.estimator, eps=eps)
-    return estimator, direction_seeds(run.config.seed, step, run.directions)
+    return estimator, seeds_of(run.weights.family, run.config.seed, step, run.directions)
 
 
 def _read(run: Run, estimator: Estimator, found: OnItsWay, gold: Tensor) -> Measured:

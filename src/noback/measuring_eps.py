@@ -17,6 +17,7 @@ from torch import Tensor
 from noback.answers import fitted
 from noback.comparing import objective_config, objective_title
 from noback.config import RunConfig
+from noback.directions import seeds_of
 from noback.errors import InputError, NoNumbers
 from noback.estimators import Estimator, estimate
 from noback.files import write_whole
@@ -29,7 +30,7 @@ from noback.objectives import TEXTS
 from noback.options import positive
 from noback.run import Run, drawn_data, versions, with_whole_paths
 from noback.training import Interrupted
-from noback.values import UNPERTURBED, Move, Term, direction_seeds
+from noback.values import UNPERTURBED, Move, Term
 from noback.watching import Silent, Watcher
 
 EPS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
@@ -169,7 +170,7 @@ def _along(
 
     Either side of each direction is scored whatever the estimator asks, since curvature needs both.
     """
-    seeds = direction_seeds(run.config.seed, number, run.config.estimator.directions)
+    seeds = seeds_of(run.weights.family, run.config.seed, number, run.config.estimator.directions)
     (still,), gold = outputs(run, number, [UNPERTURBED])
     for eps in ladder:
         estimator = dataclasses.replace(run.config.estimator, eps=eps)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noback.directions import AnyNoise
+from noback.directions import AnyNoise, seeds_of
 from noback.engines import Perturbed, TensorNames, keep_freed_memory
 from noback.errors import DamagedError, InputError, NobackError
 from noback.estimators import AnyEstimator, TwoSided, estimate
@@ -20,7 +20,7 @@ from noback.journal import Contents, Journal, StepRecord
 from noback.options import positive
 from noback.replaying import recorded_move
 from noback.rules import AnyRule, Sgd
-from noback.values import Move, direction_seeds
+from noback.values import Move
 from noback.weights import Weights
 
 
@@ -104,7 +104,7 @@ class MeZO:
                 "a step was interrupted while the weights moved; load the base model and the journal anew"
             )
         self._weights.look()
-        seeds = direction_seeds(self._seed, self._steps, self._estimator.directions)
+        seeds = seeds_of(self._weights.family, self._seed, self._steps, self._estimator.directions)
         found = estimate(self._estimator, seeds, lambda points: [self._loss(closure, point) for point in points])
         if not all(math.isfinite(value) for value in (found.loss, *found.slopes, *found.figures)):
             raise NobackError(f"the loss is {found.loss} at step {self._steps}; the weights were not moved")
@@ -150,7 +150,7 @@ class MeZO:
     def _next_move(self, record: StepRecord) -> Move:
         """The move of the next step, whose record this is."""
         records = [*self._records, record]
-        move = recorded_move(self._rule, self._seed, 1, records, len(records) - 1)
+        move = recorded_move(self._rule, self._seed, 1, records, len(records) - 1, noise=self._weights.family)
         memory = self._rule.memory
         self._records = records[-memory:] if memory else []
         self._steps += 1

@@ -70,6 +70,7 @@ class FlagOptions(CommonOptions, total=False):
     window: int
     clip: float | None
     noise_rank: int
+    noise_period: int
     readout_decay: float | None
     readout_examples: int
     readout_refits: int

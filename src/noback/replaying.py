@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from noback.config import RunConfig, config_of, table_of
+from noback.directions import Noise, seeds_of
 from noback.engines import AnyEngine, check_identity
 from noback.errors import DamagedError, InputError, shown
 from noback.files import is_regular
@@ -24,7 +25,7 @@ from noback.run import Run, device_name, recorded_config, versions
 from noback.run_data import rows_digest
 from noback.snapshot import newest_snapshot
 from noback.tensor_bytes import packed, unpacked
-from noback.values import Estimate, Move, direction_seeds
+from noback.values import Estimate, Move
 
 CHUNK = 64  # steps of a replay in one pass over the weights
 
@@ -160,11 +161,11 @@ def begin_with(run: Run, contents: Contents) -> None:
         )
 
 
-def recorded_move(rule: Rule, seed: int, steps: int, records: Sequence[StepRecord], step: int) -> Move:
+def recorded_move(rule: Rule, seed: int, steps: int, records: Sequence[StepRecord], step: int, *, noise: Noise) -> Move:
     """The move that the record of a step stands for, by the records up to it; `seed` is the run's."""
     newest_first = records[step::-1] if step <= rule.memory else records[step : step - rule.memory - 1 : -1]
     estimates = [
-        Estimate(one.loss, direction_seeds(seed, one.step, len(one.slopes)), one.slopes, one.figures)
+        Estimate(one.loss, seeds_of(noise, seed, one.step, len(one.slopes)), one.slopes, one.figures)
         for one in newest_first
     ]
     return move_of(rule, step, steps, estimates)
@@ -172,7 +173,8 @@ def recorded_move(rule: Rule, seed: int, steps: int, records: Sequence[StepRecor
 
 def move_at(run: Run, records: Sequence[StepRecord], step: int) -> Move:
     """The move that the record of a step stands for."""
-    return recorded_move(run.config.rule, run.config.seed, run.config.steps, records, step)
+    config, noise = run.config, run.weights.family
+    return recorded_move(config.rule, config.seed, config.steps, records, step, noise=noise)
 
 
 def go_to(run: Run, step: int, contents: Contents, *, snapshots: bool = True, at: int | None = None) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from noback.config import RunConfig
+from noback.directions import seeds_of
 from noback.errors import NoNumbers
 from noback.estimators import Estimator
 from noback.evaluating import stopping_at
@@ -18,7 +19,7 @@ from noback.journal import Contents, EpsChange, Journal, StepRecord
 from noback.measuring import Measured, Slopes, measure, readings, take
 from noback.replaying import move_at, step_length
 from noback.run import Run
-from noback.values import UNPERTURBED, Estimate, Move, direction_seeds
+from noback.values import UNPERTURBED, Estimate, Move
 
 
 @dataclass(slots=True)
@@ -94,7 +95,7 @@ class Steps:
             found.append(self._ahead[1])
         asked = self._contents.steps[max(step - run.config.rule.memory, 0) :]
         for record in reversed(asked):
-            seeds = direction_seeds(run.config.seed, record.step, len(record.slopes))
+            seeds = seeds_of(run.weights.family, run.config.seed, record.step, len(record.slopes))
             found.append((seeds, torch.tensor(record.slopes, dtype=torch.float64).to(run.weights.device)))
         return found
 

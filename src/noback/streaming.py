@@ -118,7 +118,8 @@ class _Replay:
 def _chunks(run: Recorded, step: int) -> list[Sequence[Move]]:
     """Every move up to a step, as many together as one pass over the weights takes."""
     config, records = run.config, run.contents.steps
-    moves = [recorded_move(config.rule, config.seed, config.steps, records, each) for each in range(step)]
+    rule, seed, noise = config.rule, config.seed, config.known_noise
+    moves = [recorded_move(rule, seed, config.steps, records, each, noise=noise) for each in range(step)]
     return [moves[begin : begin + CHUNK] for begin in range(0, step, CHUNK)]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from noback.adapters import AnyAdapter, Full, Head, Lora, Prefix, Sparse
-from noback.directions import AnyNoise, LowRank, Normal, Rademacher, Rank1
+from noback.directions import AnyNoise, KeptColumns, LowRank, Normal, Rademacher, Rank1
 from noback.engines import Engine, Local, Reference
 from noback.estimators import AnyEstimator, CurvatureWeighted, OneSided, TwoSided
 from noback.objectives import Accuracy, AnyObjective, CrossEntropy, Function, LanguageModel, MacroF1, Reward
@@ -49,6 +49,7 @@ NOISES: dict[str, AnyNoise] = {
     "rademacher": Rademacher(),
     "rank1": Rank1(),
     "low_rank": LowRank(rank=3),
+    "kept_columns": KeptColumns(rank=2, period=3),
 }
 
 # Whose directions they are, and a noise to go with each.

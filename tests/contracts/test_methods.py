@@ -13,7 +13,7 @@ from noback.adapters import AnyAdapter
 from noback.cli.flags import config_flags, config_from
 from noback.cli.main import _parser
 from noback.config import RunConfig, config_of
-from noback.directions import AnyNoise
+from noback.directions import AnyNoise, Normal
 from noback.errors import InputError
 from noback.estimators import AnyEstimator, estimate, run_search
 from noback.journal import StepRecord
@@ -181,7 +181,7 @@ def test_the_move_of_a_record_goes_as_far_back_as_the_rule_asks(rule):
     records = [StepRecord(step, 1.0, (1.0, 2.0)) for step in range(6)]
     back = 0 if rule.kind == "normalised" else rule.memory  # it looks at earlier slopes and moves along the newest
     for step in range(6):
-        move = recorded_move(rule, 3, 6, records, step)
+        move = recorded_move(rule, 3, 6, records, step, noise=Normal())
         steps = range(step, max(step - back, 0) - 1, -1)
         assert [term.seed for term in move.terms] == [seed for one in steps for seed in direction_seeds(3, one, 2)]
 

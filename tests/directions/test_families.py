@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from noback.directions import FAMILIES, LowRank, Normal, Place, Rademacher, Rank1, philox, philox_numba
+from noback.directions import FAMILIES, KeptColumns, LowRank, Normal, Place, Rademacher, Rank1, philox, philox_numba
 from noback.errors import InputError
 from noback.values import Move, Term
 from noback.weights import Weights
@@ -23,18 +23,21 @@ def family_of(bits, values=None):
     class Even:
         kind: ClassVar[str] = "even"
         rank: ClassVar[int] = 0
+        period: ClassVar[None] = None
 
     Even.bits, Even.values = bits, spaced if values is None else values
     return Even()
 
 
 def test_a_family_is_chosen_by_its_kind_or_given():
-    assert {"normal": Normal(), "rademacher": Rademacher(), "rank1": Rank1(), "low_rank": LowRank()} == FAMILIES
+    ranked = {"rank1": Rank1(), "low_rank": LowRank(), "kept_columns": KeptColumns()}
+    assert {"normal": Normal(), "rademacher": Rademacher(), **ranked} == FAMILIES
     tensors = {"w": torch.zeros(4, 5)}
     assert Weights(tensors).family == Weights(tensors, "normal").family == Normal()
     assert Weights(tensors, Rademacher()).family == Weights(tensors, "rademacher").family == Rademacher()
     with pytest.raises(
-        InputError, match="noise is 'rademaker'; expected one of low_rank, normal, rademacher, rank1; did you mean"
+        InputError,
+        match="noise is 'rademaker'; expected one of kept_columns, low_rank, normal, rademacher, rank1; did you mean",
     ):
         Weights(tensors, "rademaker")
 

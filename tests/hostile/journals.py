@@ -91,7 +91,7 @@ def replayed(steps: list[StepRecord]) -> list[str]:
     weights = Weights({"a": torch.linspace(-1, 1, 15).view(5, 3), "b": torch.ones(4)})
     digests = [weights.digest()]
     for step in range(len(steps)):
-        weights.advance([recorded_move(RULE, SEED, 100, steps, step)])
+        weights.advance([recorded_move(RULE, SEED, 100, steps, step, noise=weights.family)])
         digests.append(weights.digest())
     return digests
 

@@ -39,7 +39,7 @@ def _sweeps(request, monkeypatch):
 
 
 @pytest.mark.usefixtures("_sweeps")
-@pytest.mark.parametrize("noise", ["normal", "rademacher", "rank1", "low_rank"])
+@pytest.mark.parametrize("noise", ["normal", "rademacher", "rank1", "low_rank", "kept_columns"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", CUTS)
 def test_parts_move_and_are_perturbed_as_the_whole_is(kind, dtype, noise):

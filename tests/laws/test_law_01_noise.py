@@ -7,8 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from noback.directions import FAMILIES, LowRank, Normal, Place, Rademacher, Rank1, philox, philox_numba
-from noback.values import Move, Term
+from noback.directions import (
+    FAMILIES,
+    KeptColumns,
+    LowRank,
+    Normal,
+    Place,
+    Rademacher,
+    Rank1,
+    philox,
+    philox_numba,
+    seeds_of,
+)
+from noback.values import Move, Term, direction_seeds
 
 MOVES = [
     Move((Term(5, 1e-3), Term(2**63 + 9, -2e-3))),
@@ -108,7 +119,7 @@ def test_the_normal_table_holds_the_midpoint_quantiles_at_unit_variance():
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_directions_have_zero_mean_unit_variance_and_no_common_part(family):
     zero = np.zeros((512, 256), dtype=np.float32)
-    points = [Move((Term(seed, 1.0),)) for seed in (1, 2)]
+    points = [Move((Term(seed, 1.0),)) for seed in (1, 2**32 + 2)]  # unlike in both halves
     one, other = perturbed(philox_numba, zero, Place(1, 256), family, points)
     elsewhere = perturbed(philox_numba, zero, Place(2, 256), family, points[:1])[0]
     error = 5 / np.sqrt(zero.size)
@@ -137,23 +148,49 @@ def test_a_low_rank_direction_of_a_matrix_is_of_that_rank_and_its_products_are_o
         )
 
 
+def test_columns_stay_for_a_period_and_all_else_is_new_each_step():
+    noise, lines, place = KeptColumns(rank=2, period=3), np.arange(300), Place(7, 300)
+    seeds = [seed for step in range(9) for seed in seeds_of(noise, 5, step, 2)]
+    assert len(set(seeds)) == 18
+    for implementation in (philox, philox_numba):
+        rows, columns = implementation.factors(noise, place, seeds, lines, 300)
+        vectors = perturbed(implementation, np.zeros((300, 1), np.float32), Place(7, 1), noise, along(seeds))
+        for made in (rows, vectors):
+            assert len({one.tobytes() for one in made}) == 18
+        for first in range(0, 18, 6):  # three steps of two directions: each direction has its own columns
+            assert len({one.tobytes() for one in columns[first : first + 6 : 2]}) == 1
+            assert len({one.tobytes() for one in columns[first + 1 : first + 6 : 2]}) == 1
+        assert len({one.tobytes() for one in columns}) == 6
+
+
+def test_a_period_of_one_step_is_low_rank_noise_of_other_columns_each_step():
+    assert all(seeds_of(KeptColumns(period=1), 5, step, 3) == direction_seeds(5, step, 3) for step in range(4))
+    assert seeds_of(KeptColumns(period=50), 5, 0, 3) == seeds_of(LowRank(), 5, 0, 3) == direction_seeds(5, 0, 3)
+
+
+def along(seeds):
+    """A point one unit along each direction."""
+    return [Move((Term(seed, 1.0),)) for seed in seeds]
+
+
+@pytest.mark.parametrize("noise", [LowRank(2), KeptColumns(2)], ids=lambda one: one.kind)
 @pytest.mark.parametrize("terms", [1, 7, 8, 64, 150])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_move_along_many_low_rank_directions_has_the_bits_of_the_twin(dtype, terms):
-    weight, place, noise = weight_of((300, 270), dtype), Place(7, 280, 5, 3), LowRank(2)
-    moves = [Move(tuple(Term(index, 1e-3 * index - 0.02) for index in range(terms)), 0.9)] * 2
+def test_a_move_along_many_low_rank_directions_has_the_bits_of_the_twin(dtype, terms, noise):
+    weight, place = weight_of((300, 270), dtype), Place(7, 280, 5, 3)
+    moves = [Move(tuple(Term(index * 2**31, 1e-3 * index - 0.02) for index in range(terms)), 0.9)] * 2
     philox.advance([(slow := weight.copy(), place)], noise, moves)
     philox_numba.advance([(fast := weight.copy(), place)], noise, moves, threads=2)
     assert slow.tobytes() == fast.tobytes() != weight.tobytes()
 
 
-@pytest.mark.parametrize("noise", [Rank1(), LowRank(3)], ids=["rank1", "low_rank"])
+@pytest.mark.parametrize("noise", [Rank1(), LowRank(3), KeptColumns(3)], ids=lambda one: one.kind)
 def test_the_signs_that_are_compiled_are_those_of_the_twin(noise):
     place, rows = Place(7, 280, 5, 130), np.array([5, 6, 127, 128, 400])
-    slow, fast = (one.factors(noise, place, [3, 2**63 + 9], rows, 150) for one in (philox, philox_numba))
+    slow, fast = (one.factors(noise, place, [3, 2**32 + 3, 2**63 + 9], rows, 150) for one in (philox, philox_numba))
     for one, other in zip(slow, fast, strict=True):
         assert one.tobytes() == other.tobytes()
-    assert [one.shape for one in fast] == [(2, noise.rank, 5), (2, noise.rank, 150)]
+    assert [one.shape for one in fast] == [(3, noise.rank, 5), (3, noise.rank, 150)]
 
 
 def test_stochastic_rounding_is_right_on_average():

@@ -59,7 +59,7 @@ def test_so_they_do_whosever_the_directions_are(config, tmp_path, estimator, per
 
 
 @pytest.mark.parametrize("adapter", [Lora(rank=2), Prefix(tokens=2), Head()], ids=lambda one: one.kind)
-@pytest.mark.parametrize("noise", ["rank1", "low_rank"])
+@pytest.mark.parametrize("noise", ["rank1", "low_rank", "kept_columns"])
 def test_so_they_do_for_low_rank_directions_an_example_of_every_adapter(config, tmp_path, noise, adapter):
     check(dataclasses.replace(config, noise=noise, adapter=adapter, directions_per="example"), tmp_path)
 

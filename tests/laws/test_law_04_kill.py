@@ -13,7 +13,7 @@ import pytest
 from noback import Momentum, OneSided, RunConfig, Sgd, TwoSided
 from noback.folder import RunFolder
 from noback.training import Interrupted, resume, train
-from tests.contracts.tables import DIRECTIONS_PER, ESTIMATORS, READOUTS, RULES
+from tests.contracts.tables import DIRECTIONS_PER, ESTIMATORS, NOISES, READOUTS, RULES
 
 KILLS = 20
 STEPS = 240
@@ -77,6 +77,12 @@ def test_every_method_goes_on_from_any_step(tiny_folder, data_folder, tmp_path, 
 @pytest.mark.parametrize("per", DIRECTIONS_PER)
 def test_so_does_one_with_directions_of_its_examples_own(tiny_folder, data_folder, tmp_path, per):
     chosen = {"directions_per": per, "noise": DIRECTIONS_PER[per], "rule": Sgd(lr=1e-2, clip=2.0)}
+    check_going_on(tiny_folder, data_folder, tmp_path, {**chosen, "estimator": OneSided(eps=1e-2, directions=2)})
+
+
+@pytest.mark.parametrize("per", ["step", "example"])
+def test_so_does_one_whose_columns_are_kept_for_three_steps(tiny_folder, data_folder, tmp_path, per):
+    chosen = {"directions_per": per, "noise": NOISES["kept_columns"], "rule": Momentum(lr=1e-2, window=4)}
     check_going_on(tiny_folder, data_folder, tmp_path, {**chosen, "estimator": OneSided(eps=1e-2, directions=2)})
 
 

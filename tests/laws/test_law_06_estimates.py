@@ -6,15 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from noback import MeZO
-from noback.directions import FAMILIES, Place, philox
+from noback import MeZO, RunConfig, Sgd, TwoSided
+from noback.directions import FAMILIES, Place, philox, seeds_of
 from noback.estimators import estimate
 from noback.journal import StepRecord
-from noback.replaying import recorded_move
+from noback.measuring import measure
+from noback.measuring_eps import _along
+from noback.replaying import move_at, recorded_move
+from noback.run import Run, drawn_data
 from noback.values import Move, Term, direction_seeds
 from noback.weights import Weights
 from tests.conftest import tiny_model, weights_of
-from tests.contracts.tables import ESTIMATORS, LR_FACTORS, RULES
+from tests.contracts.tables import ESTIMATORS, LR_FACTORS, NOISES, RULES
 
 SIZE = 24
 CURVES = np.linspace(0.5, 2.0, SIZE)
@@ -37,13 +40,15 @@ def test_the_estimate_is_unbiased_on_a_quadratic(name, family, columns):
     steps = 4000 // estimator.directions
     estimates = []
     for step in range(steps):
-        seeds = direction_seeds(3, step, estimator.directions)
+        seeds = seeds_of(FAMILIES[family], 3, step, estimator.directions)
         found = estimate(estimator, seeds, lambda points: [quadratic(at) for at in perturbed(weight, family, points)])
         directions = perturbed(np.zeros_like(weight), family, [Move((Term(seed, 1.0),)) for seed in seeds])
         unit = estimator.unit(found.figures)
         estimates.append(np.mean([unit * s * z for s, z in zip(found.slopes, directions, strict=True)], axis=0))
     gradient = CURVES * weight.reshape(-1)
-    error = np.std(estimates, axis=0) / np.sqrt(steps)
+    each = FAMILIES[family].period or 1  # steps that share their columns are no draws of their own
+    draws = [np.mean(estimates[begin : begin + each], axis=0) for begin in range(0, steps - each + 1, each)]
+    error = np.std(draws, axis=0) / np.sqrt(len(draws))
     assert (np.abs(np.mean(estimates, axis=0) - gradient) < 5 * error).all()
 
 
@@ -63,9 +68,9 @@ def test_every_estimator_descends_a_quadratic_with_every_rule(name, schedule, ru
 
     steps = 400
     for step in range(steps):
-        found = estimate(estimator, direction_seeds(0, step, estimator.directions), losses)
+        found = estimate(estimator, seeds_of(weights.family, 0, step, estimator.directions), losses)
         records.append(StepRecord(step, found.loss, found.slopes, found.figures))
-        weights.advance([recorded_move(rule, 0, steps, records, step)])
+        weights.advance([recorded_move(rule, 0, steps, records, step, noise=weights.family)])
     assert quadratic(weights.tensors["w"].numpy()) < before / 20
 
 
@@ -93,3 +98,23 @@ def test_a_closure_measures_the_slope_along_the_direction_that_is_applied():
         direction = Weights({chosen: torch.zeros_like(before)}).perturbed(chosen, [Move((Term(seed, 1.0),))])[0]
         slope = (gradient * direction).sum()
         torch.testing.assert_close(parameter.detach(), before - 1e-3 * slope * direction, atol=2e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_a_run_moves_along_the_directions_that_it_measured(tiny_folder, data_folder, noise):
+    """Of a step whose columns are those of another, where some are kept; `noback epsilon` measures there too."""
+    config = RunConfig(
+        model=str(tiny_folder), data=str(data_folder), batch=4, rule=Sgd(lr=1e-2), noise=NOISES[noise],
+        estimator=TwoSided(eps=1e-2, directions=2),
+    )  # fmt: skip
+    run = Run(config)
+    run.task.use(drawn_data(config))
+    measured = [measure(run, step, 1e-2).estimate for step in range(5)]
+    records = [StepRecord(step, one.loss, one.slopes) for step, one in enumerate(measured)]
+    scored, score = [], run.engine.score
+    run.engine.score = lambda batch, points: scored.extend(points) or score(batch, points)
+    for step, one in enumerate(measured):
+        assert tuple(term.seed for term in move_at(run, records, step).terms) == one.seeds
+        scored.clear()
+        assert [*_along(run, [config], step, [1e-2])]
+        assert {term.seed for point in scored for term in point.terms} == {*one.seeds}

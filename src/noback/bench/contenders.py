@@ -14,12 +14,13 @@ from noback.bench.case import BenchCase
 from noback.bench.measuring import Step
 from noback.bench.reference import ReferenceStep
 from noback.bench.subject import PlainForward, Subject
+from noback.directions import seeds_of
 from noback.engines import Local
 from noback.estimators import estimate
 from noback.measuring import OnItsWay, Slopes, advance, begin_on
 from noback.objectives import CrossEntropy, cross_entropy
 from noback.rules import move_of
-from noback.values import Estimate, Move, direction_seeds
+from noback.values import Estimate, Move
 from noback.weights import Weights
 
 Tuned = Mapping[str, Tensor]
@@ -87,7 +88,7 @@ class NobackStep:
     def __call__(self) -> float:
         """One step; its slope, or on a CUDA device that of the step before."""
         step = next(self._steps)
-        seeds = direction_seeds(0, step, self._estimator.directions)
+        seeds = seeds_of(self._weights.family, 0, step, self._estimator.directions)
         if self._engine.runs_ahead and self._estimator.fixed_points and self._rule.runs_ahead:
             return self._ahead(step, begin_on(self._engine, self._batch, CrossEntropy(), self._estimator, seeds))
         gold = self._batch.gold

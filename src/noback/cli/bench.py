@@ -36,7 +36,7 @@ DIR holds one folder a task. --estimate only says how long it would take. `nobac
 --jobs N goes through N parts of the plan at once, on one GPU or on a CPU's cores; equal time then means little.
 """
 _KINDS = ("estimator", "rule", "noise")
-_FLAGS = {"--noise-rank": "noise.rank"}
+_FLAGS = {"--noise-rank": "noise.rank", "--noise-period": "noise.period"}
 _WHOLE = ("batch", "tokens", "repeats")
 _NAMES = {"forwards": "two plain forwards", "noback": "noback", "reference": "reference MeZO", "adam": "Adam"}
 

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from noback.directions.normal import Normal
 from noback.directions.rademacher import Rademacher
-from noback.directions.ranked import LowRank, Rank1
+from noback.directions.ranked import KeptColumns, LowRank, Rank1
 from noback.errors import InputError
 
-AnyNoise = Normal | Rademacher | Rank1 | LowRank
+AnyNoise = Normal | Rademacher | Rank1 | LowRank | KeptColumns
 FAMILIES: dict[str, AnyNoise] = {noise.kind: noise() for noise in typing.get_args(AnyNoise)}
 
 
@@ -27,6 +27,10 @@ class Noise(Protocol):
     @property
     def rank(self) -> int:
         """How many products of a row's sign and a column's a matrix's direction is; 0: each element has its own."""
+
+    @property
+    def period(self) -> int | None:
+        """For how many steps the signs of a matrix's columns stay; None: each step has its own."""
 
     def __hash__(self) -> int:
         """Folded tables are kept by family."""

@@ -42,3 +42,4 @@ class Normal:
     bits: ClassVar[int] = 8
     values: ClassVar[NDArray[np.float32]] = np.concatenate([-_UPPER[::-1], _UPPER])
     rank: ClassVar[int] = 0
+    period: ClassVar[None] = None

@@ -13,6 +13,7 @@ Stream 0 holds the noise; stream 1 the 16 bits an element that round a bfloat16 
 A family of rank r has one bit a row and one a column of a matrix instead: its direction is the sum of r products
 a b^T of signs, over the root of r. The signs of the rows are noise of one bit of a tensor [rows, r] in stream 2, those
 of the columns of a tensor [columns, r] in stream 3. Each product is added by itself, as a term is.
+Where columns are kept for some steps, the upper half of the seed alone keys their signs (`seeds.py`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noback.directions.families import Noise
+from noback.directions.seeds import column_seed
 from noback.values import Move, Term
 
 Words = NDArray[np.uint32]
@@ -107,7 +109,7 @@ def factors(
     """The signs of each direction's products: of these rows, [seeds, rank, rows], and of the place's columns."""
     lines = np.arange(place.first_column, place.first_column + columns, dtype=np.int64)
     of_rows = [signs(seed, place, rows, noise.rank, ROW_STREAM).T for seed in seeds]
-    of_columns = [signs(seed, place, lines, noise.rank, COLUMN_STREAM).T for seed in seeds]
+    of_columns = [signs(column_seed(noise, seed), place, lines, noise.rank, COLUMN_STREAM).T for seed in seeds]
     return np.stack(of_rows), np.stack(of_columns)
 
 
@@ -187,7 +189,7 @@ def _products(
     """A term's products of rank one, each [rows, columns] with its coefficient."""
     lines = np.arange(place.first_column, place.first_column + columns, dtype=np.int64)
     of_rows = signs(term.seed, place, rows, noise.rank, ROW_STREAM)
-    of_columns = signs(term.seed, place, lines, noise.rank, COLUMN_STREAM)
+    of_columns = signs(column_seed(noise, term.seed), place, lines, noise.rank, COLUMN_STREAM)
     for part in range(noise.rank):
         yield of_rows[:, part, None] * (part_size(noise, term.coefficient) * of_columns[None, :, part])
 

@@ -17,3 +17,4 @@ class Rademacher:
     bits: ClassVar[int] = 1
     values: ClassVar[NDArray[np.float32]] = np.array([-1.0, 1.0], dtype=np.float32)
     rank: ClassVar[int] = 0
+    period: ClassVar[None] = None

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from noback.directions.families import Noise
 from noback.directions.philox import COLUMN_STREAM, ROW_STREAM, Place, part_size
 from noback.directions.pieces_numba import copy_row, draw, narrow, round_row, scale_row, widen
+from noback.directions.seeds import column_seed
 from noback.values import Move
 
 _ROWS = 128  # that share the columns' signs
@@ -27,11 +28,11 @@ Signs = NDArray[np.float32]
 
 
 def packed(noise: Noise, moves: Sequence[Move]) -> tuple[Any, ...]:
-    """What the kernels need of moves: their rank, seeds, where each move's begin, and how far each part goes."""
+    """What the kernels need of moves: their rank, keys, where each move's begin, and how far each part goes."""
     terms = [term for move in moves for term in move.terms]
     starts = np.cumsum([0] + [len(move.terms) for move in moves], dtype=np.int64)
     sizes = np.array([part_size(noise, term.coefficient) for term in terms], dtype=np.float32)
-    return np.int64(noise.rank), np.array([term.seed for term in terms], dtype=np.uint64), starts, sizes
+    return np.int64(noise.rank), _keys(noise, [term.seed for term in terms]), starts, sizes
 
 
 packed_points = lru_cache(maxsize=4)(packed)  # the same for every tensor of a step
@@ -42,10 +43,15 @@ def factors(
 ) -> tuple[Signs, Signs]:
     """As `philox.factors`."""
     lines = np.arange(place.first_column, place.first_column + columns, dtype=np.int64)
-    keys, rank, tensor = np.array(seeds, dtype=np.uint64), np.int64(noise.rank), np.uint32(place.tensor)
-    of_rows: Signs = _all_signs(keys, rank, rows, tensor, np.uint32(ROW_STREAM))
-    of_columns: Signs = _all_signs(keys, rank, lines, tensor, np.uint32(COLUMN_STREAM))
+    keys, rank, tensor = _keys(noise, seeds), np.int64(noise.rank), np.uint32(place.tensor)
+    of_rows: Signs = _all_signs(keys[0], rank, rows, tensor, np.uint32(ROW_STREAM))
+    of_columns: Signs = _all_signs(keys[1], rank, lines, tensor, np.uint32(COLUMN_STREAM))
     return of_rows, of_columns
+
+
+def _keys(noise: Noise, seeds: Sequence[int]) -> NDArray[np.uint64]:
+    """What keys the signs of each direction's rows, and of its columns: [2, seeds]."""
+    return np.array([seeds, [column_seed(noise, seed) for seed in seeds]], dtype=np.uint64)
 
 
 @njit(cache=True, nogil=True)
@@ -96,21 +102,21 @@ def _add_parts(value, of_columns, of_rows, count, parts):
 
 
 @njit(cache=True, nogil=True)
-def _parts_of_tile(of_rows, of_columns, words, rows, lines, tensor, rank, seeds, sizes, first, count):
+def _parts_of_tile(of_rows, of_columns, words, rows, lines, tensor, rank, keys, sizes, first, count):
     """The signs of the rows [rows, parts], and the columns' with their coefficients [parts, columns]."""
     signs = np.empty(len(rows), dtype=np.float32)
     for index in range(count):
         term, part = (first + index) // rank, (first + index) % rank
         columns = of_columns[index, : len(lines)]
-        _signs(columns, words, seeds[term], lines, rank, part, tensor, np.uint32(COLUMN_STREAM), sizes[term])
-        _signs(signs, words, seeds[term], rows, rank, part, tensor, np.uint32(ROW_STREAM), np.float32(1.0))
+        _signs(columns, words, keys[1, term], lines, rank, part, tensor, np.uint32(COLUMN_STREAM), sizes[term])
+        _signs(signs, words, keys[0, term], rows, rank, part, tensor, np.uint32(ROW_STREAM), np.float32(1.0))
         for row in range(len(rows)):
             of_rows[row, index] = signs[row]
 
 
 @njit(cache=True, nogil=True)
 def perturb_ranked(
-    half, w32, w16, out32, out16, rows, first, last, first_row, first_column, tensor, rank, seeds, starts, sizes
+    half, w32, w16, out32, out16, rows, first, last, first_row, first_column, tensor, rank, keys, starts, sizes
 ):
     """Write rows `rows[first:last]` of a matrix at each point."""
     width = w16.shape[1] if half else w32.shape[1]
@@ -133,7 +139,7 @@ def perturb_ranked(
                 end = starts[point + 1] * rank
                 for part in range(starts[point] * rank, end, _PARTS):
                     parts = min(_PARTS, end - part)
-                    _parts_of_tile(of_rows, of_columns, words, some, lines, tensor, rank, seeds, sizes, part, parts)
+                    _parts_of_tile(of_rows, of_columns, words, some, lines, tensor, rank, keys, sizes, part, parts)
                     for row in range(len(some)):
                         _add_parts(tile[row], of_columns, of_rows[row], count, parts)
                 for row in range(len(some)):
@@ -145,7 +151,7 @@ def perturb_ranked(
 
 @njit(cache=True, nogil=True)
 def advance_ranked(
-    half, w32, w16, first, last, first_row, first_column, columns, tensor, rank, seeds, starts, sizes, decays, rounding
+    half, w32, w16, first, last, first_row, first_column, columns, tensor, rank, keys, starts, sizes, decays, rounding
 ):
     """Apply the moves to the rows `first` to `last` of a matrix in place."""
     width = w16.shape[1] if half else w32.shape[1]
@@ -170,7 +176,7 @@ def advance_ranked(
                 end = starts[move + 1] * rank
                 for part in range(starts[move] * rank, end, _PARTS):
                     parts = min(_PARTS, end - part)
-                    _parts_of_tile(of_rows, of_columns, words, rows, lines, tensor, rank, seeds, sizes, part, parts)
+                    _parts_of_tile(of_rows, of_columns, words, rows, lines, tensor, rank, keys, sizes, part, parts)
                     for row in range(height):
                         value = tile[row] if half else w32[top + row, begin : begin + count]
                         _add_parts(value, of_columns, of_rows[row], count, parts)

@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from noback.directions import seeds_of
 from noback.engines.servers.server import About
 from noback.examining.lines import Line
 from noback.measuring import outputs
 from noback.measuring_eps import agreement as cosine
 from noback.run import Run
-from noback.values import Move, Term, direction_seeds
+from noback.values import Move, Term
 from noback.watching import Watcher
 
 LADDER = (1e-4, 1e-3, 1e-2, 3e-2, 1e-1)
@@ -70,7 +71,7 @@ def recommended(found: Sequence[AtEps], chosen: float) -> AtEps | None:
 
 
 def _at(run: Run, eps: float, nudges: Sequence[float] = _NUDGES) -> AtEps:
-    seeds = direction_seeds(run.config.seed, 0, _DIRECTIONS)
+    seeds = seeds_of(run.weights.family, run.config.seed, 0, _DIRECTIONS)
     tried = [eps * nudge for nudge in nudges]
     rows = [_slopes(run, seeds, each) for each in tried]
     means = [sum(column) / len(column) for column in zip(*rows, strict=True)]
