@@ -14,6 +14,7 @@ import time
 from itertools import pairwise
 
 import pytest
+import torch
 
 from noback import (
     InputError,
@@ -32,18 +33,21 @@ from noback import (
     train,
     training,
 )
-from noback.distributed import Group, World, check_divide
-from noback.engines.data_parallel import _shares
+from noback.config import read_config
+from noback.distributed import Group, World, check_divide, group_size, share_of
+from noback.engines.data_parallel import DataParallel, _shares
 from noback.files import write_whole
 from noback.folder import RunFolder
 from noback.journal import read_journal
+from noback.objectives import CrossEntropy
 from noback.reproduction import Grid, reproduce
 from noback.run import Run
+from noback.tasks import Batch
 from noback.tuned import tuned_run
+from noback.values import UNPERTURBED
 from noback.watching import Silent
 
 STEPS = 15
-CLOSE, LOSS = 1e-6, 1e-7  # of a slope, relative; of a loss near 0.7: float32 sums over fewer examples at a time
 
 
 @pytest.fixture
@@ -148,37 +152,36 @@ def together(size, config, out, **options):
 
 @pytest.mark.parametrize(
     ("size", "divide", "directions", "micro_batch", "readout"),
-    [(2, "examples", 1, None, None), (2, "points", 1, None, None), (4, "points", 2, None, None),
-     (4, "both", 2, None, None), (2, "examples", 1, 2, None), (4, "examples", 1, 2, None), (4, "both", 2, 2, None),
-     (2, "points", 1, None, "exact")],
+    [(2, "examples", 1, None, None), (4, "examples", 1, None, None), (2, "points", 1, None, None),
+     (4, "points", 2, None, None), (4, "both", 2, None, None), (3, "examples", 1, 3, None),
+     (2, "points", 1, None, "exact"), (2, "examples", 1, None, "exact")],
 )  # fmt: skip
-def test_ranks_write_the_journal_of_one_process(config, tmp_path, size, divide, directions, micro_batch, readout):
+def test_countwrite_the_journal_of_one_process(config, tmp_path, size, divide, directions, micro_batch, readout):
     estimator, engine = TwoSided(eps=1e-2, directions=directions), LocalEngine(micro_batch=micro_batch)
     config = dataclasses.replace(config, estimator=estimator, engine=engine, readout=readout)
-    alone = train(config, tmp_path / "alone")
     said = together(size, config, tmp_path / "shared", divide=divide)
+    scored = read_config(tmp_path / "shared" / "run.toml")["engine"].get("micro_batch")
+    assert scored == (micro_batch or (None if divide == "points" else 2))  # ranks choose groups by themselves
+    alone = train(dataclasses.replace(config, engine=LocalEngine(micro_batch=scored)), tmp_path / "alone")
     assert {weights for _, weights, _ in said} == {said[0][1]}, said
-    one, other = (read_journal(tmp_path / name / "journal") for name in ("alone", "shared"))
-    for mine, theirs in zip(one.steps, other.steps, strict=True):
-        assert theirs.slopes == pytest.approx(mine.slopes, rel=CLOSE, abs=LOSS / config.eps)
-    assert other.sealed
+    # Whoever scores an example scores the same ones beside it.
+    assert (tmp_path / "shared" / "journal").read_bytes() == (tmp_path / "alone" / "journal").read_bytes()
+    assert said[0][1] == alone.final_weights
     between = {after - before for _, _, sent in said for before, after in pairwise(sent)}
     # Of a step; where there is an evaluation between, more: a float64 a point and example, and whether to stop.
-    if readout is None:
+    if readout is None and size != 3:
         assert min(between) == estimator.forwards * config.batch * 8 // size + 1
     assert 0 < min(between) < 3000  # the readout needs features, too
-    if divide == "points" or micro_batch:  # whoever scores an example scores the same ones beside it
-        assert (tmp_path / "shared" / "journal").read_bytes() == (tmp_path / "alone" / "journal").read_bytes()
-        assert said[0][1] == alone.final_weights
     assert tuned_run(tmp_path / "shared", "final", snapshots=False)[0].weights.digest() == said[0][1]
 
 
-def test_a_run_whose_ranks_are_killed_ends_on_the_same_bits_with_any_number_of_them(config, tmp_path):
-    config = dataclasses.replace(config, estimator=TwoSided(eps=1e-2, directions=2))
+def test_a_run_whose_countare_killed_ends_on_the_same_bits_with_any_number_of_them(config, tmp_path):
+    engine = LocalEngine(micro_batch=2)
+    config = dataclasses.replace(config, estimator=TwoSided(eps=1e-2, directions=2), engine=engine)
     alone, out, chance = train(config, tmp_path / "alone"), tmp_path / "killed", random.Random(2)
     records, kills = 0, 0
-    for size in (2, 4, 2, 4, 2):
-        told, running = started(size, config, out, divide="points")
+    for size, divide in ((2, "points"), (4, "examples"), (2, "examples"), (4, "both"), (2, "points")):
+        told, running = started(size, config, out, divide=divide)
         records += chance.choice([1, 2, 3])
         while _records(out) < records and all(process.is_alive() for process in running):
             time.sleep(0.001)
@@ -195,7 +198,7 @@ def test_a_run_whose_ranks_are_killed_ends_on_the_same_bits_with_any_number_of_t
     assert (out / "journal").read_bytes() == (tmp_path / "alone" / "journal").read_bytes()
 
 
-def test_ranks_make_a_run_longer(config, tmp_path):
+def test_countmake_a_run_longer(config, tmp_path):
     whole = train(config, tmp_path / "whole")
     train(dataclasses.replace(config, steps=6), tmp_path / "run")
     said = together(2, config, tmp_path / "run", divide="points", steps=STEPS)
@@ -214,7 +217,7 @@ def test_snapshots_that_another_rank_is_removing_are_no_error(tmp_path, monkeypa
         ({"WORLD_SIZE": "2"}, "the ranks cannot meet: .*RANK expected.* or unset WORLD_SIZE"),
     ],
 )
-def test_an_environment_that_describes_no_ranks_is_named(config, tmp_path, monkeypatch, found, sentence):
+def test_an_environment_that_describes_no_countis_named(config, tmp_path, monkeypatch, found, sentence):
     for name, value in found.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match=sentence):
@@ -265,13 +268,13 @@ def test_weights_that_give_no_numbers_on_one_rank_stop_all(config, tmp_path):
     ("other", "what"),
     [("code", "version of noback, or of a library"), ("base", "base model"), ("data", "task or other data")],
 )
-def test_ranks_with_another_code_model_or_data_are_refused(config, tmp_path, other, what):
+def test_countwith_another_code_model_or_data_are_refused(config, tmp_path, other, what):
     for _, kind, sentence in together(2, config, tmp_path / "run", **{other: "another"}):
         assert (kind, f"rank 1 has another {what}" in sentence) == ("InputError", True), sentence
 
 
 @pytest.mark.parametrize(("other", "what"), [({"seed": 5}, "configuration"), ({"task": "sst2"}, "configuration")])
-def test_ranks_that_would_make_other_moves_are_refused(config, tmp_path, other, what):
+def test_countthat_would_make_other_moves_are_refused(config, tmp_path, other, what):
     said = together(2, dataclasses.replace(config, steps=2, eval_every=2), tmp_path / "run", other=other)
     assert said[0][1] == "InputError"
     assert f"rank 1 has another {what} than rank 0" in said[0][2]
@@ -294,14 +297,77 @@ def test_only_rank_0_writes_into_the_folder(config, tmp_path):
     assert len(lines) == 1
 
 
+class Noting:
+    """An engine that notes which examples it scores together, `size` at a time."""
+
+    def __init__(self, size):
+        self.size, self.seen = size, []
+
+    def score(self, batch, points):
+        self.seen += [tuple(part.tolist()) for part in batch.gold.split(self.size)]
+        return [torch.zeros(len(batch), 50) for _ in points]
+
+    def write(self, prompts, points, _writing):
+        self.seen += [tuple(prompts[first : first + self.size]) for first in range(0, len(prompts), self.size)]
+        return [prompts for _ in points]
+
+
+class Echoing(World):
+    """A world whose other ranks have what this one has."""
+
+    def gathered(self, part):
+        return [part] * self.size
+
+    def gathered_bytes(self, data):
+        return [data] * self.size
+
+
+@pytest.mark.parametrize("ask", ["score", "exchanged", "write"])
+@pytest.mark.parametrize(("count", "size"), [(2, 16), (3, 16), (4, 16), (3, 5)])
+def test_ranks_score_together_what_one_process_does(ask, count, size):
+    ids = torch.arange(50)
+    batch, points = Batch({"input_ids": ids[:, None]}, ids, ids, None), [UNPERTURBED] * 2
+    asked = {"score": (batch, points), "exchanged": (batch, points, CrossEntropy().reduced),
+             "write": (ids.tolist(), points, None)}  # fmt: skip
+    alone, seen = Noting(size), []
+    getattr(alone, "write" if ask == "write" else "score")(*asked["write" if ask == "write" else "score"])
+    for rank in range(count):
+        own = Noting(size)
+        getattr(DataParallel(own, Echoing(rank, count), 50, size), ask)(*asked[ask])
+        seen += own.seen
+    assert seen == alone.seen
+
+
+@pytest.mark.parametrize("examples", [*range(1, 40), 64, 100])
+def test_one_two_and_four_countscore_the_same_groups_of_examples(examples):
+    size = group_size(examples, 1)
+    assert {group_size(examples, count) for count in (2, 4)} == {size}
+    for count in range(1, 9):
+        own = group_size(examples, count)
+        shares = [share_of(examples, rank, count, own) for rank in range(count)]
+        assert [one.start for one in shares] == [0, *(one.stop for one in shares[:-1])]
+        assert shares[-1].stop == examples
+        assert all(one.start % own == 0 for one in shares if one.start < examples)
+        assert examples < count or all(one.stop > one.start for one in shares)  # none has nothing to do
+
+
+@pytest.mark.parametrize(("batch", "ranks", "size"), [(64, 4, 16), (64, 2, 16), (64, 3, 11), (64, 5, 13), (64, 8, 8)])
+def test_groups_are_a_quarter_of_a_batch_or_what_gives_countequal_shares(batch, ranks, size):
+    assert group_size(batch, ranks) == size
+    assert max(one.stop - one.start for one in (share_of(batch, rank, ranks, size) for rank in range(ranks))) <= (
+        -(-batch // ranks) + ranks
+    )
+
+
 @pytest.mark.parametrize("divide", distributed.DIVIDED)
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 6])
 @pytest.mark.parametrize("points", [1, 2, 4, 5])
 @pytest.mark.parametrize("examples", [1, 2, 7, 16])
-def test_every_point_of_every_example_is_scored_by_one_rank(divide, size, points, examples):
+@pytest.mark.parametrize("unparted", [1, 3])
+def test_every_point_of_every_example_is_scored_by_one_rank(divide, size, points, examples, unparted):
     seen = [
         (point, example)
-        for some, part in _shares(World(0, size, divide), points, examples)
+        for some, part in _shares(World(0, size, divide), points, examples, unparted)
         for point in range(points)[some]
         for example in range(examples)[part]
     ]
@@ -311,7 +377,7 @@ def test_every_point_of_every_example_is_scored_by_one_rank(divide, size, points
 @pytest.mark.parametrize(
     ("divide", "size", "points"), [("points", 3, 2), ("points", 4, 2), ("both", 3, 2), ("x", 2, 2)]
 )
-def test_ranks_that_cannot_share_the_points_are_refused(divide, size, points):
+def test_countthat_cannot_share_the_points_are_refused(divide, size, points):
     with pytest.raises(InputError, match=r"divisor|expected one of"):
         check_divide(divide, size, points)
 

@@ -24,7 +24,9 @@ from noback.options import whole
 DIVIDED = ("examples", "points", "both")
 TIMEOUT = 600.0  # seconds that a rank is waited for; the first step compiles the noise
 _PIECE = 2**24  # bytes of a file that are sent at once
+_RANKS = "WORLD_SIZE"  # the environment variable that says how many ranks there are
 _COMES = "comes"  # where in the store a rank says how many exchanges it has come to
+_GROUPS = 4  # of a batch's examples at least: what 1, 2 and 4 ranks score together is then the same
 _LOST = "lost"  # where a rank says that it has lost others of its group, so that it is not one of those itself
 _REPORTS = datetime.timedelta(seconds=2)  # for which a rank that is still there may take to say so
 
@@ -103,6 +105,15 @@ class World:
     def model(self) -> int:
         """Which of the models this rank holds, or holds a part of."""
         return self.rank // self.together
+
+    @property
+    def shares_examples(self) -> bool:
+        """Whether the examples of a step are shared, or would be if there were more ranks."""
+        return self.divide != "points" and (self.models > 1 or (self.size == 1 and _RANKS in os.environ))
+
+    def sharers(self, points: int) -> int:
+        """How many models share the examples of a step with so many points."""
+        return self.models // groups_of(self.divide, self.models, points)
 
     def gathered(self, part: Tensor) -> list[Tensor]:
         """What every rank has, in the order of the ranks; the parts have one shape."""
@@ -193,9 +204,26 @@ def _lost(ranks: Sequence[int], of: str) -> LostRank:
     )
 
 
-def share_of(count: int, rank: int, ranks: int) -> slice:
-    """Which of `count` things are a rank's: shares one after the other, of sizes that differ by one at most."""
-    return slice(count * rank // ranks, count * (rank + 1) // ranks)
+def share_of(count: int, rank: int, ranks: int, size: int = 1) -> slice:
+    """Which of `count` things are a rank's: shares one after the other, that differ by one group at most.
+
+    `size`: of the groups of neighbours that are not parted.
+    """
+    groups = -(-count // size)
+    first, end = (min(groups * each // ranks * size, count) for each in (rank, rank + 1))
+    return slice(first, end)
+
+
+def group_size(examples: int, ranks: int) -> int:
+    """How many examples ranks score together, so that each has as many groups; the same for 1, 2 and 4 ranks."""
+    count = -(-_GROUPS // ranks) * ranks
+    size = -(-examples // count)
+    return size if -(-examples // size) >= count else max(examples // count, 1)
+
+
+def unparted(examples: int, size: int | None, ranks: int) -> int:
+    """The size of groups that are not parted, where examples are scored `size` at a time: 1 where ranks would idle."""
+    return size if size is not None and -(-examples // size) >= ranks else 1
 
 
 @contextmanager
@@ -206,7 +234,7 @@ def joined(divide: str = "examples", tensor_parallel: int = 1) -> Iterator[World
     """
     _check_groups(_ranks(), tensor_parallel)
     if _ranks() == 1:
-        yield World()
+        yield World(divide=divide)
         return
     if torch.cuda.is_available():  # each rank of a machine has a GPU of its own, as long as there are enough
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
@@ -270,7 +298,7 @@ def refuse_ranks(what: str, instead: str = "share its runs among workers one by 
 
 def _ranks() -> int:
     """How many ranks the environment describes."""
-    size = os.environ.get("WORLD_SIZE", "1")
+    size = os.environ.get(_RANKS, "1")
     if not (size.isascii() and size.isdigit() and int(size)):
         raise InputError(f"WORLD_SIZE is {shown(size)}; expected a number of ranks, as torchrun sets it, or unset it")
     return int(size)

@@ -4,18 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from noback.distributed import Group
+from noback.config import RunConfig
+from noback.distributed import Group, World, group_size
+from noback.engines import chosen_device
 from noback.journal import Contents
 from noback.json_text import json_text
 from noback.run import Run, versions
 from noback.tensor_bytes import digest
 
 _WHO = {False: "ranks", True: "groups of ranks"}
+
+
+def in_equal_groups(config: RunConfig, world: World, examples: int) -> RunConfig:
+    """Have ranks that share examples score them in groups that are the same on 1, 2 and 4 ranks.
+
+    A float32 product of fewer rows may round otherwise. On a GPU that is left so: there each group costs the noise of
+    all weights once more. `examples`: of the training set.
+    """
+    device = chosen_device(config.device or (None if config.engine.needs_base else "cpu"))
+    if not world.shares_examples or device.type != "cpu":
+        return config
+    size = group_size(min(config.batch, examples), world.sharers(config.estimator.forwards))
+    return replace(config, engine=config.engine.in_groups(size))
 
 
 def agree_to_begin(run: Run) -> None:

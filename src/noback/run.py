@@ -17,7 +17,7 @@ from torch import Tensor
 from noback.adapters import base_tensors, model_limit, refuse_quantised
 from noback.answers import fitted, left_out
 from noback.config import RunConfig, config_of, read_config
-from noback.distributed import Group, World, check_divide
+from noback.distributed import Group, World, check_divide, unparted
 from noback.embedded import MODELS
 from noback.engines import (
     IN_MEMORY,
@@ -122,7 +122,9 @@ class Run:
             if self.world.models > 1:
                 check_divide(self.world.divide, self.world.models, config.estimator.forwards)
             beside = rows.shape.width if rows is not None else 0
-            shared = DataParallel(self.engine, self.world, len(self.spec.labels) + beside)
+            sharers = self.world.sharers(config.estimator.forwards)
+            together = unparted(config.batch, config.engine.micro_batch, sharers)
+            shared = DataParallel(self.engine, self.world, len(self.spec.labels) + beside, together)
             self.engine, self.shared = shared, shared if rows is None else None  # rows need features besides the losses
         self.readout = WithRows(self.engine, rows) if rows is not None else None
         self.engine = self.readout or self.engine

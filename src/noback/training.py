@@ -28,7 +28,7 @@ from noback.memory import forget_peak
 from noback.objectives import ObjectiveError, refuse_code
 from noback.paired import PerExample
 from noback.rank_folders import own_folder
-from noback.ranks import agree_on_records, agree_on_weights, agree_to_begin, header_of_first
+from noback.ranks import agree_on_records, agree_on_weights, agree_to_begin, header_of_first, in_equal_groups
 from noback.refitting import forwards_taken, refit
 from noback.replaying import begin_with, go_to, header, placed
 from noback.result import Result, finished
@@ -93,7 +93,7 @@ def train(  # noqa: PLR0913 (all but the first two go by name)
             result = _go_on(own, open_run, take_steps)
         else:
             own.check_new()  # before the model is opened
-            run = open_run(config, own)
+            run = open_run(in_equal_groups(config, world, len(drawn.splits["train"])), own)
             run.task.use(drawn)
             run.engine.ready()
             own.create(run.config.toml())

@@ -51,18 +51,20 @@ def was_restarted() -> bool:
 @contextmanager
 def working(arguments: argparse.Namespace) -> Iterator[None]:
     """Within, the other workers that --workers asks for take part; a world that is there already is left as it is."""
-    count = whole_number("--workers", arguments.workers, _MOST) or 1
-    if count == 1 or "WORLD_SIZE" in os.environ:
+    count = whole_number("--workers", arguments.workers, _MOST)
+    if count is None or "WORLD_SIZE" in os.environ:
         yield
         return
     threads = max((os.cpu_count() or 1) // count, 1)
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(count)}
     common["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # that a rank has gone is said once, in a sentence
-    common["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(threads))
+    if count > 1:
+        common["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(threads))
     others = [_Worker(rank, arguments.command_line, common) for rank in range(1, count)]
     before = {name: os.environ.get(name) for name in (*common, "RANK")}
     os.environ.update(common, RANK="0")
-    _use_threads(int(common["OMP_NUM_THREADS"]))
+    if count > 1:
+        _use_threads(int(common["OMP_NUM_THREADS"]))
     try:
         yield
     except NobackError as error:

@@ -34,9 +34,12 @@ class DataParallel:
 
     runs_ahead = False  # each step waits for the other ranks
 
-    def __init__(self, engine: Engine, world: World, labels: int) -> None:
-        """`labels`: of the task, how many logits an example has where its batch brings no candidates."""
-        self._engine, self._world, self._labels = engine, world, labels
+    def __init__(self, engine: Engine, world: World, labels: int, unparted: int = 1) -> None:
+        """`labels`: of the task, how many logits an example has where its batch brings no candidates.
+
+        `unparted`: the size of groups of examples that the engine scores together, which are not parted.
+        """
+        self._engine, self._world, self._labels, self._unparted = engine, world, labels, unparted
 
     @property
     def weights(self) -> Weights:
@@ -62,7 +65,7 @@ class DataParallel:
 
     def score(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
         """The label logits of the batch at each point, the same on every rank."""
-        shares = _shares(self._world, len(points), len(batch))
+        shares = _shares(self._world, len(points), len(batch), self._unparted)
         some, examples = shares[self._world.model]
         return self._together(shares, self._scored(batch.part(examples), points[some]))
 
@@ -74,7 +77,7 @@ class DataParallel:
         Logits that are no numbers are found where they are scored, and refused on every rank: a rank that raised by
         itself would leave the others waiting.
         """
-        shares = _shares(self._world, len(points), len(batch))
+        shares = _shares(self._world, len(points), len(batch), self._unparted)
         some, examples = shares[self._world.model]
         part = batch.part(examples)
         scores = self._scored(part, points[some])
@@ -109,7 +112,7 @@ class DataParallel:
     ) -> list[list[list[int]]]:
         """The tokens that the model writes after each prompt, at each point; the prompts are shared out."""
         world = self._world
-        part = share_of(len(prompts), world.model, world.models)
+        part = share_of(len(prompts), world.model, world.models, self._unparted)
         mine = self._engine.write(prompts[part], points, writing) if prompts[part] else [[] for _ in points]
         told = [json.loads(text) for text in self._of_models(world.gathered_bytes(json_text(mine).encode()))]
         return [[tokens for of_rank in told for tokens in of_rank[point]] for point in range(len(points))]
@@ -125,11 +128,11 @@ class DataParallel:
         return torch.empty(len(points), len(part), self._labels if part.candidates is None else part.candidates.width)
 
 
-def _shares(world: World, points: int, examples: int) -> list[tuple[slice, slice]]:
+def _shares(world: World, points: int, examples: int, unparted: int = 1) -> list[tuple[slice, slice]]:
     """Which points and examples are scored by each model, which is one rank's or that of several."""
     groups = groups_of(world.divide, world.models, points)
     models = world.models // groups  # that share the examples of a group's points
     return [
-        (share_of(points, model // models, groups), share_of(examples, model % models, models))
+        (share_of(points, model // models, groups), share_of(examples, model % models, models, unparted))
         for model in range(world.models)
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -49,6 +49,10 @@ class LocalEngine:
 
     def check(self, **_run: Any) -> None:
         """Any run can be scored here."""
+
+    def in_groups(self, size: int) -> LocalEngine:
+        """The same with so many examples in one forward, where that was left open."""
+        return replace(self, micro_batch=self.micro_batch or size)
 
     def at(self, url: str) -> LocalEngine:
         """It has no address."""

@@ -48,6 +48,10 @@ class ServerEngine:
         """The addresses."""
         return [part.strip().rstrip("/") for part in self.url.split(",")]
 
+    def in_groups(self, _size: int) -> Self:
+        """The same: what a server takes together is its own affair."""
+        return self
+
     def at(self, url: str) -> Self:
         """The same at another address."""
         return replace(self, url=url)
