@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from noback.directions import Normal, Rademacher, philox
+from noback.directions import LowRank, Normal, Rademacher, Rank1, philox
 from noback.directions.packing import order_of, pack
 from noback.values import Move, Term
 
@@ -41,3 +41,12 @@ def test_packed_moves_hold_tables_seeds_beginnings_rounding_seeds_and_decays(noi
     assert rest[6:10].tolist() == [0, 2, 2, 3]
     assert rest[10:16].view(np.uint64).tolist() == [2**63 + 5, 0, 9]
     assert rest[16:].view(np.float32).tolist() == [np.float32(0.9), 1.0, 1.0]
+
+
+@pytest.mark.parametrize(("noise", "each"), [(Rank1(), 1), (LowRank(3), 3)], ids=["rank1", "low_rank"])
+def test_packed_moves_of_low_rank_end_with_how_far_each_product_goes(noise, each):
+    moves = [Move((Term(5, 0.5), Term(7, -2.0)), 0.9), Move(()), Move((Term(9, 1e-3),))]
+    words, plain = pack(noise, moves), pack(Rademacher(), moves)
+    assert words[: len(plain)].tolist() == plain.tolist()
+    sizes = [philox.part_size(noise, coefficient) for coefficient in (0.5, -2.0, 1e-3)]
+    assert words[len(plain) :].view(np.float32).tolist() == [size for size in sizes for _ in range(each)]

@@ -8,6 +8,7 @@ import time
 import pytest
 import torch
 
+from noback.directions import LowRank, Rank1
 from noback.estimators import OneSided, TwoSided, estimate
 from noback.folder import RunFolder
 from noback.journal import read_journal
@@ -47,6 +48,8 @@ METHODS = {
     "one_sided": {"estimator": OneSided(eps=1e-2, directions=5)},
     "momentum": {"rule": Momentum(lr=1e-4, window=4)},
     "readout": {"readout": "exact"},
+    "rank1": {"noise": Rank1()},
+    "low_rank-3": {"noise": LowRank(2), "estimator": TwoSided(eps=1e-2, directions=3)},
     "both": {"estimator": OneSided(eps=1e-2, directions=3), "rule": Momentum(lr=1e-4, window=3, weight_decay=0.1)},
 }
 methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)

@@ -96,6 +96,9 @@ class TestBits:
         here = Weights({name: torch.randn(shape, generator=made).to(dtype) for name, shape in shapes.items()}, noise)
         there = Weights({name: tensor.cuda() for name, tensor in here.tensors.items()}, noise)
         groups = there.groups(["e", "b", "d", "c", "a"], len(points))
+        if there.family.rank:  # whose matrices are formed one by one, where they are formed at all
+            assert groups == {}
+            return
         assert groups == {"e": ("e", "b"), "b": ("e", "b"), "c": ("c", "a"), "a": ("c", "a")}  # d has half a tile
         for group in set(groups.values()):
             for name, value in there.perturbed_together(group, points).items():
@@ -105,11 +108,15 @@ class TestBits:
         family, whole = FAMILIES[noise], torch.randn(70, 320, generator=torch.Generator().manual_seed(3)).to(dtype)
         expected = torch.empty((2, 70, 320), dtype=dtype)
         sweeps.perturb([(tensor_array(expected), tensor_array(whole), Place(5, 320))], family, PAIR)
-        for row, column in ((0, 64), (16, 0), (7, 128), (33, 16)):
+        for row, column in ((0, 64), (16, 0), (7, 128), (33, 16), (5, 12)):
             cut = whole[row:, column:].contiguous().cuda()
             part = backend.Part(cut, Place(5, 320, row, column), decayed=True)
-            found = backend.backend_for({"cut": part}, family).perturb("cut", PAIR)
-            assert torch.equal(found.cpu(), expected[:, row:, column:])
+            there = backend.backend_for({"cut": part}, family)
+            assert torch.equal(there.perturb("cut", PAIR).cpu(), expected[:, row:, column:])
+            moved = whole.clone()
+            backend.backend_for({"all": backend.Part(moved, Place(5, 320), decayed=True)}, family).advance(MOVES)
+            there.advance(MOVES)
+            assert torch.equal(cut.cpu(), moved[row:, column:])
 
     def test_looked_up_rows_have_the_bits_of_the_cpu(self, dtype, noise):
         here, there = pairs(dtype, noise)

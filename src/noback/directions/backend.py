@@ -75,7 +75,7 @@ class Backend(Protocol):
 
 def backend_for(parts: Mapping[str, Part], noise: Noise) -> Backend:
     """The fastest sweeps for tensors of one device. A GPU without Triton is served by the CPU, slowly."""
-    if next(iter(parts.values())).tensor.is_cuda and noise.rank == 0 and why_no_triton() is None:
+    if next(iter(parts.values())).tensor.is_cuda and why_no_triton() is None:
         from noback.directions.philox_triton import TritonBackend
 
         return TritonBackend(parts, noise)

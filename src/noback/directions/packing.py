@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from noback.directions.families import Noise
-from noback.directions.philox import fold
+from noback.directions.philox import fold, part_size
 from noback.values import Move
 
 Order = tuple[int, ...]
@@ -44,7 +44,10 @@ def order_of(moves: Sequence[Move]) -> Order:
 
 
 def pack(noise: Noise, moves: Sequence[Move]) -> NDArray[np.int32]:
-    """Moves as 32-bit words: folded tables, seeds, where each move's terms begin, rounding seeds and decays."""
+    """Moves as 32-bit words: folded tables, seeds, where each move's terms begin, rounding seeds and decays.
+
+    Of a family of low rank, at the end, how far each product goes.
+    """
     terms = [term for move in moves for term in move.terms]
     starts = accumulate((len(move.terms) for move in moves), initial=0)
     rest = struct.pack(
@@ -53,7 +56,8 @@ def pack(noise: Noise, moves: Sequence[Move]) -> NDArray[np.int32]:
         *(move.decay for move in moves),
     )  # fmt: skip
     tables = [fold(noise, term.coefficient).view(np.int32) for term in terms]
-    return np.concatenate([*tables, np.frombuffer(rest, dtype=np.int32)])
+    sizes = [part_size(noise, term.coefficient) for term in terms for _ in range(noise.rank)]
+    return np.concatenate([*tables, np.frombuffer(rest, dtype=np.int32), np.array(sizes, np.float32).view(np.int32)])
 
 
 def _shared(moves: Sequence[Move]) -> int:

@@ -1,12 +1,14 @@
 """The noise on a GPU with Triton: the same sweeps as `philox`, the same bits.
 
 A wide matrix is swept in tiles of 16 rows: a tile's Philox words are made once and serve all 16 rows and all points
-that share a seed. Vectors, narrow matrices and chosen rows go element by element. Seeds and coefficients are values on
-the device, so a captured graph can be replayed with others.
+that share a seed. Vectors, narrow matrices and chosen rows go element by element. Matrices whose directions are of low
+rank have sweeps of their own (`ranked_triton`). Seeds and coefficients are values on the device, so a captured graph
+can be replayed with others.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,14 +29,15 @@ from noback.directions.kernels_triton import (
     perturb_tiles,
 )
 from noback.directions.packing import Order, Packed, order_of, pack
-from noback.directions.philox import Place
+from noback.directions.philox import Place, is_ranked
+from noback.directions.plans_triton import is_wide, where
 from noback.directions.rademacher import Rademacher
+from noback.directions.ranked_triton import Drawn, Ranked
 from noback.values import Move
 
 _ROWS = 16  # of a tile
 _ELEMENTS = 256  # that a program of the element-wise kernels takes
 _MOVES_A_PASS = 512
-_NARROW = 64  # a matrix of fewer columns goes element by element
 
 
 def _tile(vector: int, warps: int, registers: int | None = None) -> dict[str, Any]:
@@ -58,17 +61,24 @@ class TritonBackend:
         self._device = next(iter(parts.values())).tensor.device
         self._index = self._device.index if self._device.type == "cuda" else -1  # -1: Triton's interpreter on a CPU
         self._values = torch.from_numpy(noise.values.astype(np.float64)).to(self._device)
-        self._plans = [plan for dtype, tile in _ADVANCED.items() for plan in _plans(parts, tile, dtype)]
+        # On the device too: by a number of the host a GPU multiplies the inverse, which rounds otherwise.
+        self._root = torch.tensor(math.sqrt(noise.rank), dtype=torch.float64, device=self._device)
+        ranked = {name: part for name, part in parts.items() if is_ranked(noise, part.place)}
+        self._ranked = Ranked(ranked, noise.rank, self._device) if ranked else None
+        single = {name: part for name, part in parts.items() if name not in ranked}
+        self._plans = [plan for dtype, tile in _ADVANCED.items() for plan in _plans(single, tile, dtype)]
         small = [plan for plan in self._plans if plan.kernel is advance_elements]
         self.small: Sequence[str] = tuple(name for plan in small for name in plan.shapes)
-        self.alone: Collection[str] = frozenset(name for name, part in parts.items() if not _is_even(part))
+        self.alone: Collection[str] = frozenset(
+            name for name, part in parts.items() if name in ranked or not _is_even(part)
+        )
         self._groups = {tuple(self.small): small}
         self._placed: dict[Order, tuple[Sequence[Move], Packed]] = {}  # what stands in the memory of each order
         self._graphs: dict[tuple[int, bool], Any] = {}  # captured sweeps of one move, by its terms and decay
 
     def order(self, points: Sequence[Move]) -> Order:
         """Bring the points to where a captured forward reads them; returns what of them it was captured for."""
-        self._brought(points)
+        self._drawn(points, None)
         return order_of(points)
 
     def prepare(self, names: Sequence[str]) -> None:
@@ -80,7 +90,10 @@ class TritonBackend:
     def perturb(self, name: str, points: Sequence[Move], rows: Tensor | None = None, only: int | None = None) -> Tensor:
         """The tensor (or its chosen rows) at each point, or at one of them: [points, *shape]."""
         part, count = self._parts[name], len(points) if only is None else 1
-        if rows is None and not _is_wide(part.matrix):
+        if is_ranked(self._noise, part.place):
+            chosen = None if rows is None else rows.repeat(count)
+            return self._perturbed_ranked(name, points, chosen, only).view(count, -1, *part.tensor.shape[1:])
+        if rows is None and not is_wide(part.matrix):
             rows = torch.arange(len(part.tensor), device=self._device) + part.place.first_row
         if rows is not None:
             return self.look_up(name, points, rows.repeat(count, 1), only)
@@ -90,7 +103,7 @@ class TritonBackend:
         bands = (place.first_row + len(weight) - 1) // _ROWS - place.first_row // _ROWS + 1
         with torch.cuda.device(self._index):
             perturb_tiles[(triton.cdiv(weight.shape[1], _PERTURBED["BLOCK"]), bands)](
-                weight, out, packed.words, only or 0, count, packed.count, packed.terms, *weight.shape, *_where(place),
+                weight, out, packed.words, only or 0, count, packed.count, packed.terms, *weight.shape, *where(place),
                 **options, **_PERTURBED, BITS=self._noise.bits, MASKED=name in self.alone, enable_fp_fusion=False,
             )  # fmt: skip
         return out
@@ -106,25 +119,45 @@ class TritonBackend:
     def look_up(self, name: str, points: Sequence[Move], ids: Tensor, only: int | None = None) -> Tensor:
         """Rows `ids` of the tensor, the ids of each point one after the other: [*ids, *row]."""
         part, packed, count = self._parts[name], self._brought(points), len(points) if only is None else 1
+        if is_ranked(self._noise, part.place):
+            found = self._perturbed_ranked(name, points, ids.reshape(-1), only)
+            return found.view(*ids.shape, *part.tensor.shape[1:])
         out = part.tensor.new_empty((*ids.shape, *part.tensor.shape[1:]))
         width = part.matrix.shape[1]
         block = min(max(triton.next_power_of_2(width), 16), 1024)
         with torch.cuda.device(self._index):
             perturb_rows[(ids.numel(), triton.cdiv(width, block))](
                 part.matrix, out, packed.words, ids.reshape(-1), only or 0, ids.numel() // count, packed.terms, width,
-                *_where(part.place), BITS=self._noise.bits, BLOCK=block, num_warps=4, enable_fp_fusion=False,
+                *where(part.place), BITS=self._noise.bits, BLOCK=block, num_warps=4, enable_fp_fusion=False,
             )  # fmt: skip
         return out
 
     def products(
-        self,
-        _name: str,
-        _points: Sequence[Move],
-        _rows: Tensor | None = None,
-        _only: int | None = None,
+        self, name: str, points: Sequence[Move], rows: Tensor | None = None, only: int | None = None
     ) -> Products | None:
-        """None: the families that are swept here give each element its own noise."""
-        return None
+        """What the points add to the tensor, or to its chosen rows; None where each element has its own noise."""
+        if not is_ranked(self._noise, self._parts[name].place):
+            return None
+        drawn = self._drawn(points, only)
+        assert self._ranked is not None
+        with torch.cuda.device(self._index):
+            return self._ranked.products(name, drawn, rows) if any(drawn.terms) else None
+
+    def _perturbed_ranked(self, name: str, points: Sequence[Move], rows: Tensor | None, only: int | None) -> Tensor:
+        """A matrix of low-rank noise, or chosen rows, those of each point one after the other: [rows, columns]."""
+        drawn = self._drawn(points, only)
+        assert self._ranked is not None
+        with torch.cuda.device(self._index):
+            return self._ranked.perturb(name, drawn, rows)
+
+    def _drawn(self, points: Sequence[Move], only: int | None) -> Drawn:
+        """The points, or one of them, with their signs where captured forwards read them."""
+        packed, signs = self._brought(points), self._values
+        if self._ranked is not None:
+            with torch.cuda.device(self._index):
+                signs = self._ranked.bring(order_of(points), points, packed)
+        some = points if only is None else [points[only]]
+        return Drawn(packed, signs, only or 0, [len(point.terms) for point in some])
 
     def advance(self, moves: Sequence[Move], coefficients: Tensor | None = None) -> None:
         """Apply the moves to every tensor in place; `coefficients` are folded into their tables on the GPU."""
@@ -135,6 +168,9 @@ class TritonBackend:
                 self._placed[order_of(some)] = ((), packed)  # what stands there from now on is not known here
                 tables = (self._values * coefficients[:, None]).float()
                 packed.words[: tables.numel()].copy_(tables.view(torch.int32).view(-1))
+                if self._ranked is not None and packed.terms:
+                    sizes = (coefficients / self._root).float().repeat_interleave(self._noise.rank)
+                    packed.words[-len(sizes) :].copy_(sizes.view(torch.int32))
             with torch.cuda.device(self._index):
                 self._sweep(packed, decays=decays)
 
@@ -169,6 +205,8 @@ class TritonBackend:
         self._graphs[key].replay()
 
     def _launch(self, packed: Packed, *, decays: bool) -> None:
+        if self._ranked is not None:
+            self._ranked.advance(packed, decays=decays)
         single = packed.count == 1 and packed.terms == 1
         for plan in self._plans:
             alone = {"SINGLE": single} if plan.kernel is advance_tiles else {}
@@ -213,12 +251,12 @@ def _plans(parts: Mapping[str, Part], tile: Mapping[str, Any], dtype: torch.dtyp
     facts: list[list[int]] = []
     chosen = {name: part for name, part in parts.items() if part.tensor.dtype == dtype}
     for index, (name, part) in enumerate(chosen.items()):
-        (height, width), wide = part.matrix.shape, _is_wide(part.matrix)
+        (height, width), wide = part.matrix.shape, is_wide(part.matrix)
         shapes = tiled if wide else small
         rows, columns, begin = list(shapes.values())[-1] if shapes else (0, 0, 0)
         begin = _padded(begin + rows * columns)  # where 16 bytes begin, as a product's bias should
         shapes[name] = (height, width, begin)
-        facts.append([part.tensor.data_ptr(), height, width, *_where(part.place), int(part.decayed), begin])
+        facts.append([part.tensor.data_ptr(), height, width, *where(part.place), int(part.decayed), begin])
         if not wide:
             first = np.arange(0, part.tensor.numel(), _ELEMENTS)
             elements.append(np.stack([np.full_like(first, index), first, np.zeros_like(first)], axis=1))
@@ -249,20 +287,11 @@ def _padded(elements: int) -> int:
     return -(-elements // 16) * 16
 
 
-def _is_wide(matrix: Tensor) -> bool:
-    return matrix.shape[1] >= _NARROW and matrix.shape[1] % 16 == 0 and matrix.data_ptr() % 16 == 0
-
-
 def _is_even(part: Part) -> bool:
     """Whether the matrix consists of whole tiles only."""
     rows, columns = part.matrix.shape
     whole = part.place.first_row % _ROWS == 0 and rows % _ROWS == 0 and columns % _PERTURBED["BLOCK"] == 0
-    return whole and _is_wide(part.matrix)
-
-
-def _where(place: Place) -> tuple[int, int, int, int]:
-    tensor = (place.tensor + 2**31) % 2**32 - 2**31  # the same bits as a signed number: one type for the compiler
-    return place.columns, tensor, place.first_row, place.first_column
+    return whole and is_wide(part.matrix)
 
 
 def works() -> str | None:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from noback.directions.backend import Products
+from noback.directions.backend import Products, why_no_triton
 from noback.engines.modules.kinds import Forward, is_plain
 from noback.engines.modules.probes import Probes
 
@@ -40,16 +40,24 @@ def thin_branch(x: Tensor, weight: Tensor, products: Products, bias: Tensor | No
 
     `products`: of the inputs and of the outputs, [probes, products, in] and [probes, products, out].
     """
-    of_inputs, of_outputs = (part.to(x.dtype) for part in products)
-    parts = x.reshape(len(of_inputs), -1, x.shape[-1])
-    if of_inputs.shape[1] == 1:
-        inner = (parts * of_inputs).sum(-1, keepdim=True)
-        y = inner * of_outputs if bias is None else torch.addcmul(bias, inner, of_outputs)
+    parts = x.reshape(len(products.of_rows), -1, x.shape[-1])
+    if parts.is_cuda and products.of_rows.shape[1] == 1 and why_no_triton() is None:
+        from noback.engines.cuda.branch_triton import branch
     else:
-        inner = torch.bmm(parts, of_inputs.transpose(1, 2))
-        y = torch.bmm(inner, of_outputs) if bias is None else torch.baddbmm(bias, inner, of_outputs)
+        branch = _branch
+    y = branch(parts, *products, bias)
     y = y.view(-1, y.shape[-1]).addmm_(parts.flatten(0, 1), weight)
     return y.view(*x.shape[:-1], y.shape[-1])
+
+
+def _branch(x: Tensor, of_inputs: Tensor, of_outputs: Tensor, bias: Tensor | None) -> Tensor:
+    """X [probes, rows, in] by each probe's thin products, plus bias [probes, 1, out]: [probes, rows, out]."""
+    of_inputs, of_outputs = of_inputs.to(x.dtype), of_outputs.to(x.dtype)
+    if of_inputs.shape[1] == 1:
+        inner = (x * of_inputs).sum(-1, keepdim=True)
+        return inner * of_outputs if bias is None else torch.addcmul(bias, inner, of_outputs)
+    inner = torch.bmm(x, of_inputs.transpose(1, 2))
+    return torch.bmm(inner, of_outputs) if bias is None else torch.baddbmm(bias, inner, of_outputs)
 
 
 def products(probes: Probes, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
