@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from noback.directions import LowRank, Rank1
+from noback.directions import KeptColumns, LowRank, Rank1
 from noback.engines import Local
 from noback.folder import RunFolder
 from noback.run import Run
@@ -19,7 +19,7 @@ if torch.cuda.is_available():
     from noback.directions import ranked_triton
     from noback.engines.cuda.branch_triton import branch
 
-LOW_RANK = {"rank1": Rank1(), "low_rank": LowRank(4), "an odd rank": LowRank(3)}
+LOW_RANK = {"rank1": Rank1(), "low_rank": LowRank(4), "an odd rank": LowRank(3), "kept": KeptColumns(2, 3)}
 
 
 @pytest.mark.parametrize("noise", LOW_RANK.values(), ids=LOW_RANK)

@@ -64,7 +64,7 @@ class TritonBackend:
         # On the device too: by a number of the host a GPU multiplies the inverse, which rounds otherwise.
         self._root = torch.tensor(math.sqrt(noise.rank), dtype=torch.float64, device=self._device)
         ranked = {name: part for name, part in parts.items() if is_ranked(noise, part.place)}
-        self._ranked = Ranked(ranked, noise.rank, self._device) if ranked else None
+        self._ranked = Ranked(ranked, noise, self._device) if ranked else None
         single = {name: part for name, part in parts.items() if name not in ranked}
         self._plans = [plan for dtype, tile in _ADVANCED.items() for plan in _plans(single, tile, dtype)]
         small = [plan for plan in self._plans if plan.kernel is advance_elements]
@@ -274,7 +274,9 @@ def _plans(parts: Mapping[str, Part], tile: Mapping[str, Any], dtype: torch.dtyp
         (advance_tiles, edges, {**half, **tile, "MASKED": True}, tiled),
         (advance_elements, elements, {**half, "BLOCK": _ELEMENTS, "num_warps": 4}, small),
     )
-    device = next(iter(parts.values())).tensor.device
+    if not chosen:
+        return []
+    device = next(iter(chosen.values())).tensor.device
     table = torch.tensor(facts, device=device)
     return [
         _Plan(kernel, torch.from_numpy(np.concatenate(chunks)).to(device), table, options, shapes)

@@ -51,8 +51,11 @@ def _row_words(first_row, height):
 
 
 @triton.jit(do_not_specialize=["terms", "rank", "count"])
-def draw_signs(calls, words, signs, terms, rank, count, BLOCK: tl.constexpr):
-    """Program (product, block of calls): each call's tensor, stream and band give four words."""
+def draw_signs(calls, words, signs, terms, rank, count, KEPT: tl.constexpr, BLOCK: tl.constexpr):
+    """Program (product, block of calls): each call's tensor, stream and band give four words.
+
+    KEPT: columns, of stream 3, are keyed by the upper half of a seed alone.
+    """
     product = tl.program_id(0)
     call = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = call < count
@@ -60,6 +63,8 @@ def draw_signs(calls, words, signs, terms, rank, count, BLOCK: tl.constexpr):
     stream = tl.load(calls + call * 3 + 1, mask=inside, other=0).to(tl.uint32)
     band = tl.load(calls + call * 3 + 2, mask=inside, other=0)
     k0, k1 = _seed(words, terms * 2 + 2 * (product // rank))
+    if KEPT:
+        k0 = tl.where(stream == 3, 0, k0).to(tl.uint32)
     w0, w1, w2, w3 = _philox(k0, k1, band, rank, product % rank, tensor, stream)
     target = signs + (product.to(tl.int64) * count + call) * 4
     tl.store(target, w0.to(tl.int32, bitcast=True), mask=inside)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from noback.directions.backend import Part, Products
+from noback.directions.families import Noise
 from noback.directions.packing import Order, Packed
 from noback.directions.philox import COLUMN_STREAM, ROW_STREAM
 from noback.directions.plans_triton import is_wide, where
@@ -49,8 +50,9 @@ class Drawn(NamedTuple):
 class Ranked:
     """The matrices of one GPU whose directions are sums of thin products."""
 
-    def __init__(self, parts: Mapping[str, Part], rank: int, device: torch.device) -> None:
-        self._parts, self._rank, self._device = parts, rank, device
+    def __init__(self, parts: Mapping[str, Part], noise: Noise, device: torch.device) -> None:
+        self._parts, self._rank, self._device = parts, noise.rank, device
+        self._kept = noise.period is not None
         calls = [_calls(part) for part in parts.values()]
         self._ends = np.cumsum([0, *map(len, calls)])  # in calls of Philox, of a product's signs
         self._calls = torch.from_numpy(np.concatenate(calls)).to(device)
@@ -128,7 +130,8 @@ class Ranked:
             return
         calls = self._calls[self._ends[first] : self._ends[last]]
         draw_signs[(packed.terms * self._rank, triton.cdiv(len(calls), _CALLS))](
-            calls, packed.words, signs, packed.terms, self._rank, len(calls), BLOCK=_CALLS, num_warps=4,
+            calls, packed.words, signs, packed.terms, self._rank, len(calls), KEPT=self._kept, BLOCK=_CALLS,
+            num_warps=4,
         )  # fmt: skip
 
     def _at_once(self, products: int) -> list[tuple[int, int]]:
