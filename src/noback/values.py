@@ -74,7 +74,10 @@ class Score:
 
 
 def direction_seeds(run_seed: int, step: int, directions: int) -> tuple[int, ...]:
-    """The seeds of a step's directions: a pure function of the run's seed and the step."""
+    """The seeds of a step's directions: a pure function of the run's seed and the step.
+
+    For a family that keeps columns they are parts of these (`directions/seeds.py`, which has those of any family).
+    """
     return tuple(
         int.from_bytes(
             hashlib.blake2s(struct.pack("<QQQ", run_seed, step, index), digest_size=8).digest(),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from noback.adapters import Lora, Prefix
-from noback.directions import LowRank, Rank1
+from noback.directions import KeptColumns, LowRank, Rank1
 from noback.engines import Local, Reference
 from noback.engines.by_group import group_by_group
 from noback.tasks import Batch, Candidates
@@ -16,7 +16,7 @@ from noback.values import UNPERTURBED, Move, Term
 from noback.weights import Weights
 from tests.conftest import tiny_causal, tiny_model, weights_of
 
-NOISES = {"rank1": Rank1(), "low_rank": LowRank(2)}
+NOISES = {"rank1": Rank1(), "low_rank": LowRank(2), "kept_columns": KeptColumns(2)}
 noises = pytest.mark.parametrize("noise", NOISES.values(), ids=NOISES)
 
 
