@@ -289,7 +289,8 @@ def test_eps_and_lr_that_are_not_above_zero_are_refused(path, value):
 @pytest.mark.parametrize("path", ["estimator.eps", "rule.lr"])
 @pytest.mark.parametrize("value", ["abc", "1e-3", True, [1e-3]])
 def test_eps_and_lr_that_are_no_numbers_are_refused(path, value):
-    assert refusal(path, value) == f"{path} is {value!r}; expected a number"
+    expected = "a number or auto" if path == "rule.lr" else "a number"
+    assert refusal(path, value) == f"{path} is {value!r}; expected {expected}"
 
 
 @pytest.mark.parametrize("build", [lambda value: TwoSided(eps=value), lambda value: Sgd(lr=value)], ids=["eps", "lr"])

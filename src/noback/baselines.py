@@ -19,14 +19,13 @@ from torch import Tensor
 from noback.calibration import calibrated_accuracy
 from noback.config import RunConfig
 from noback.engines import by_example, readout_for, readout_of
-from noback.errors import Diverged, InputError, NoNumbers
+from noback.errors import Diverged, InputError, Interrupted, NoNumbers
 from noback.evaluating import answers, score, score_of
 from noback.memory import forget_peak, peak_memory
 from noback.objectives import TEXTS
 from noback.options import one_of
 from noback.run import Run, drawn_data, with_whole_paths
 from noback.tasks import Batch
-from noback.training import Interrupted
 from noback.usual import usual_lr
 from noback.values import Score
 from noback.watching import Silent, Watcher
@@ -90,7 +89,8 @@ def baseline(
     if method == "probe":
         found = replace(found, **_probe(run))
     if method == "adam":
-        rate = config.rule.lr or usual_lr(config.adapter.kind, "backprop", "adam", config.dtype)
+        usual = usual_lr(config.adapter.kind, "backprop", "adam", config.dtype)
+        rate = usual if config.rule.lr is None else config.lr
         found = replace(found, **_adam(run, rate, watcher, stop))
     return replace(found, seconds=round(time.monotonic() - began, 3), peak_memory_bytes=peak_memory(run.device))
 

@@ -14,7 +14,7 @@ from noback.adapters import AnyAdapter, Full, Head
 from noback.answers import fitted, left_out
 from noback.config import RunConfig, config_of
 from noback.distributed import refuse_ranks
-from noback.errors import Diverged, InputError
+from noback.errors import Diverged, InputError, Interrupted
 from noback.files import read_json, refuse_link, write_whole
 from noback.folder import RunFolder, next_folder
 from noback.health import slope_figures
@@ -23,8 +23,8 @@ from noback.json_text import json_text
 from noback.objectives import TEXTS, refuse_code
 from noback.options import build, one_of
 from noback.result import Result
-from noback.run import drawn_data, versions, with_whole_paths
-from noback.training import Interrupted, resume, train
+from noback.run import drawn_data, recorded_config, versions, with_whole_paths
+from noback.training import resume, train
 from noback.verdict import DIVERGING, evaluations
 from noback.watching import Silent, Watcher
 
@@ -225,7 +225,7 @@ def _row(folder: Path, one: Compared, result: Result | None) -> dict[str, Any]:
         "adapter": one.config.adapter.kind,
         "tuned": what_is_tuned(one.config.adapter),
         "tuned_weights": next((line.get("tuned") for line in metrics if line.get("kind") == "start"), None),
-        "lr": one.config.lr,
+        "lr": recorded_config(run).lr,
         "eps": one.config.eps,
         **slope_figures([slope for record in steps for slope in record.slopes]),
         "first_loss": evaluated[0].get("objective"),

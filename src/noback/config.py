@@ -158,14 +158,14 @@ class RunConfig:
                 object.__setattr__(self, name, converted(typing.get_type_hints(RunConfig)[name], value, name))
 
     def settled(self) -> RunConfig:
-        """With eps, lr, the noise and the bound of eps spelled out where they were left to the usual ones."""
+        """With eps, lr, the noise and the bound of eps spelled out where they were left to the usual ones; not auto."""
         ties = self.adapt_ties
         if ties is not None and ties.largest is None:
             ties = dataclasses.replace(ties, largest=max(1e-2, 10 * self.eps))
         return dataclasses.replace(
             self,
             estimator=dataclasses.replace(self.estimator, eps=self.eps),
-            rule=dataclasses.replace(self.rule, lr=self.lr),
+            rule=dataclasses.replace(self.rule, lr=self.rule.lr or self.usual_lr),
             noise=self.known_noise,
             adapt_ties=ties,
         )
@@ -177,8 +177,20 @@ class RunConfig:
 
     @property
     def lr(self) -> float:
-        """The learning rate."""
-        return self.rule.lr or usual_lr(*self._kinds)
+        """The learning rate; one that is yet to be found is refused."""
+        lr = self.rule.lr or self.usual_lr
+        if not isinstance(lr, float | int):
+            raise InputError("lr is 'auto', which `noback train` finds before its first step; expected a number here")
+        return lr
+
+    @property
+    def usual_lr(self) -> float:
+        """The learning rate where none is named."""
+        return usual_lr(*self._kinds)
+
+    def with_lr(self, lr: float) -> RunConfig:
+        """The same run with this learning rate."""
+        return dataclasses.replace(self, rule=dataclasses.replace(self.rule, lr=lr))
 
     @property
     def known_noise(self) -> AnyNoise:

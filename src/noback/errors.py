@@ -28,6 +28,12 @@ class NoNumbers(NobackError):
         self.found = found
 
 
+class Interrupted(NobackError):
+    """The run was asked to stop; everything up to here is safe."""
+
+    exit_code = 130
+
+
 class Diverged(NobackError):
     """A run's answers or losses ceased to be numbers, so it stopped."""
 

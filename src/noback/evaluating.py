@@ -39,6 +39,7 @@ from noback.objectives import (
 )
 from noback.paired import PerExample, losses_at_best_temperature
 from noback.run import Run
+from noback.tasks import Question
 from noback.tasks.balancing import label_weights, repeated_places
 from noback.values import UNPERTURBED, Move, Score
 
@@ -73,6 +74,22 @@ def _chosen_from(run: Run, name: str, every: int = 1) -> tuple[Tensor, Tensor]:
         run.watcher.progress(f"answering the {name} set", done, total)
     logits = side_by_side(parts)
     return logits, with_any_right(logits, torch.cat(gold), run.task.rights(name, every))
+
+
+def objective_parts(run: Run, name: str, most: int, parts: int) -> list[float]:
+    """The run's objective on parts of a set, of which at most so many examples are answered, always the same ones."""
+    every = math.ceil(run.task.size(name) / most)
+    if run.config.objective.judges == TEXTS:
+        questions = run.task.questions(name)[::every]
+        logits = rewards_of(run.config.objective, questions, _texts(run, questions, name))
+        gold = torch.zeros(len(questions), dtype=torch.long)
+    else:
+        logits, gold = _chosen_from(run, name, every)
+    if run.config.balance is not None:
+        places = repeated_places(gold.tolist())
+        logits, gold = logits[places], gold[places]
+    reduced, parts = run.config.objective.reduced(logits, gold), min(parts, len(gold))
+    return [run.loss_of(reduced[part::parts], gold[part::parts]) for part in range(parts)]
 
 
 def per_example(run: Run, answered: Answers) -> PerExample:
@@ -172,8 +189,15 @@ def _written(run: Run, name: str) -> tuple[Written, ...]:
     """The answers that are written, where the task asks for such."""
     if run.spec.answer != "text":
         return ()
-    questions, size, texts = run.task.questions(name), run.config.batch, list[str]()
+    questions = run.task.questions(name)
+    texts = _texts(run, questions, name)
+    return tuple(Written(text, one.right) for text, one in zip(texts, questions, strict=True))
+
+
+def _texts(run: Run, questions: Sequence[Question], name: str) -> list[str]:
+    """What the model writes after the prompts of some questions of a set."""
+    size, texts = run.config.batch, list[str]()
     for begin in range(0, len(questions), size):
         texts += write(run, [one.ids for one in questions[begin : begin + size]])[0]
         run.watcher.progress(f"writing answers to the {name} set", len(texts), len(questions))
-    return tuple(Written(text, one.right) for text, one in zip(texts, questions, strict=True))
+    return texts

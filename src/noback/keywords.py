@@ -12,7 +12,7 @@ from typing import Any
 from noback.config import RunConfig, config_of, table_of
 from noback.errors import InputError, shown
 from noback.flag_names import ELSEWHERE, EPOCHS, FLAGS
-from noback.options import option_kinds, suggestion, table_of_text
+from noback.options import option_kinds, or_words, suggestion, table_of_text, words_of
 
 Flags = dict[str, str]  # flag -> where it stands in the options
 _METHODS = ("estimator", "rule", "noise", "readout", "engine")  # whose kinds' own options have flags of their own
@@ -128,14 +128,15 @@ def base_of(hint: Any) -> Any:
 
 def text_as(text: str, hint: Any, path: str) -> Any:
     """A text as the type that an option asks for."""
-    kind = base_of(hint)
+    kind, words = base_of(hint), words_of(hint)
+    if text in words:
+        return text
     try:
         return kind(text)
     except ValueError:
-        words = {int: "a whole number", float: "a number"}
-        raise InputError(
-            f"{path.rsplit('.', maxsplit=1)[-1]} is {shown(text)}; expected {words.get(kind, 'a text')}"
-        ) from None
+        expected = {int: "a whole number", float: "a number"}.get(kind, "a text")
+        name = path.rsplit(".", maxsplit=1)[-1]
+        raise InputError(f"{name} is {shown(text)}; expected {or_words(expected, words)}") from None
 
 
 def kinds_of(hints: Mapping[str, Any], path: str) -> list[type[Any]]:

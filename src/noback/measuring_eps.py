@@ -18,7 +18,7 @@ from noback.answers import fitted
 from noback.comparing import objective_config, objective_title
 from noback.config import RunConfig
 from noback.directions import seeds_of
-from noback.errors import InputError, NoNumbers
+from noback.errors import InputError, Interrupted, NoNumbers
 from noback.estimators import Estimator, estimate
 from noback.files import write_whole
 from noback.folder import next_folder
@@ -29,7 +29,6 @@ from noback.measuring import outputs
 from noback.objectives import TEXTS
 from noback.options import positive
 from noback.run import Run, drawn_data, versions, with_whole_paths
-from noback.training import Interrupted
 from noback.values import UNPERTURBED, Move, Term
 from noback.watching import Silent, Watcher
 

@@ -92,6 +92,8 @@ _FORMS: dict[str, Callable[[Any], bool]] = {
     "confusion": _is_confusion,
     "mistakes": _list_of(_is_mistake),
     "credits": _list_of(_is_number),
+    "rates": _list_of(_is_number),
+    "lengths": _list_of(_is_count),
     "losses": _list_of(_is_number),
     "tempered": _list_of(_is_number),
     "right": _list_of(_is_number),

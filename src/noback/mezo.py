@@ -20,6 +20,7 @@ from noback.journal import Contents, Journal, StepRecord
 from noback.options import positive
 from noback.replaying import recorded_move
 from noback.rules import AnyRule, Sgd
+from noback.usual import AUTO
 from noback.values import Move
 from noback.weights import Weights
 
@@ -87,7 +88,7 @@ class MeZO:
     @property
     def lr(self) -> float:
         """The learning rate; fixed while a journal is kept, which holds it once for all steps."""
-        return self._rule.lr or 0.0
+        return float(self._rule.lr or 0.0)
 
     @lr.setter
     def lr(self, value: float) -> None:
@@ -217,6 +218,8 @@ def _given(options: Any) -> dict[str, Any]:
 
 def _check_rule(rule: AnyRule) -> None:
     """Refuse a rule that a loop of one's own cannot use."""
+    if rule.lr == AUTO:
+        raise InputError("lr is 'auto', and MeZO has no data to try rates on; give lr a number, or use noback.train")
     if rule.lr is None:
         raise InputError("MeZO has no lr; give lr=... or a rule with one")
     if rule.schedule != "constant":

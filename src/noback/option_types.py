@@ -13,6 +13,7 @@ from noback.estimators import AdaptTies, AnyEstimator
 from noback.objectives import AnyObjective
 from noback.readouts import AnyReadout
 from noback.rules import AnyRule
+from noback.usual import Rate
 
 Table = Mapping[str, object]  # `{"kind": "lora", "rank": 4}`
 
@@ -63,7 +64,7 @@ class FlagOptions(CommonOptions, total=False):
     adapt_ties: AdaptTies | Table | bool | None
     directions: int
     power: float
-    lr: float | None
+    lr: Rate | None
     schedule: str
     weight_decay: float
     beta: float

@@ -8,7 +8,7 @@ import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields, is_dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from noback.errors import InputError, shown
 from noback.inputs import check_name
@@ -122,6 +122,9 @@ def converted(hint: Any, value: Any, name: str) -> Any:
     kinds = option_kinds(hint)
     if kinds:
         return _convert_table(kinds, value, name)
+    words = words_of(hint)
+    if isinstance(value, str) and value in words:
+        return value
     plain = [typing.get_origin(part) or part for part in accepted if part is not type(None)]
     if Mapping in plain and isinstance(value, Mapping):
         return dict(value)
@@ -129,7 +132,7 @@ def converted(hint: Any, value: Any, name: str) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool) and _is_number(value):
         return float(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-        raise InputError(f"{name} is {shown(value)}; expected {_WORDS.get(hint, hint.__name__)}")
+        raise InputError(f"{name} is {shown(value)}; expected {or_words(_WORDS.get(hint, hint.__name__), words)}")
     if hint is str:
         check_name(name, value)
     return value
@@ -179,6 +182,16 @@ def table_of_text(kinds: Sequence[type[Any]], text: str) -> dict[str, Any]:
 def option_kinds(hint: Any) -> list[type[Any]]:
     """The option classes that a field of this type may hold."""
     return [part for part in _members(hint) if is_dataclass(part) and isinstance(part, type)]
+
+
+def words_of(hint: Any) -> list[str]:
+    """The words that stand for themselves beside the type that an option asks for: `auto`."""
+    return [word for part in _members(hint) if typing.get_origin(part) is Literal for word in typing.get_args(part)]
+
+
+def or_words(expected: str, words: Sequence[str]) -> str:
+    """What was expected, as a sentence says it, and the words that would do as well."""
+    return " or ".join([expected, *words])
 
 
 def _members(hint: Any) -> tuple[Any, ...]:

@@ -19,7 +19,7 @@ from noback.config import RunConfig
 from noback.engines import WithRows, check_numbers
 from noback.evaluating import one_by_one, score_of
 from noback.journal import Contents
-from noback.readouts import Given
+from noback.readouts import Fit, Given
 from noback.run import Run
 from noback.tasks.balancing import label_weights
 
@@ -33,11 +33,18 @@ def fit_steps(config: RunConfig) -> frozenset[int]:
 
 
 def forwards_taken(run: Run, step: int) -> int:
-    """The forwards of a batch that `step` steps took, and the fits of the readout up to there."""
+    """The forwards of a batch that `step` steps took, the readout's fits up to there, and what found the lr."""
     config = run.config
     passes = sum(one <= step for one in fit_steps(config))
     batches = math.ceil(_seen(run) / config.batch) if passes else 0
-    return step * config.estimator.forwards + passes * batches
+    return step * config.estimator.forwards + passes * batches + screening_forwards(run)
+
+
+def screening_forwards(run: Run) -> int:
+    """The forwards of a batch that finding the learning rate took, as the run's metrics have them."""
+    lines = run.folder.read_metrics() if run.is_recorded else []
+    found = (line.get("forwards") for line in lines if line["kind"] == "screening")
+    return next((one for one in found if isinstance(one, int)), 0)
 
 
 def refit(run: Run, contents: Contents, step: int) -> None:
@@ -46,17 +53,22 @@ def refit(run: Run, contents: Contents, step: int) -> None:
         return
     if step in {one.step for one in contents.evaluations}:
         return
-    given = _given(run, run.readout, "train", _every(run))
-    found = run.readout.rows.readout.fit(given, lambda done, of: run.watcher.progress("fitting the readout", done, of))
-    rows = run.readout.rows
-    rows.take(found.values)
-    if run.world.size > 1:  # machines may round otherwise
-        rows.load(run.world.from_rank(0, rows.stored()))
+    given, found = fit(run, run.readout)
     run.folder.add_metrics(
         kind="readout", step=step, decay=found.decay, loss=found.loss, held_out=found.held_out, examples=len(given.gold)
     )
     if step == 0:
         _tell_yardsticks(run, run.readout, given)
+
+
+def fit(run: Run, readout: WithRows) -> tuple[Given, Fit]:
+    """Fit the readout where the weights stand: what it was fitted to, and what came out."""
+    given, rows = _given(run, readout, "train", _every(run)), readout.rows
+    found = rows.readout.fit(given, lambda done, of: run.watcher.progress("fitting the readout", done, of))
+    rows.take(found.values)
+    if run.world.size > 1:  # machines may round otherwise
+        rows.load(run.world.from_rank(0, rows.stored()))
+    return given, found
 
 
 def _tell_yardsticks(run: Run, readout: WithRows, given: Given) -> None:

@@ -17,7 +17,7 @@ from noback.history import History, read_history
 from noback.journal import Contents
 from noback.memory import peak_memory
 from noback.objectives import TEXTS, exact_match
-from noback.refitting import forwards_taken
+from noback.refitting import forwards_taken, screening_forwards
 from noback.replaying import go_to
 from noback.run import Run
 from noback.values import Score
@@ -61,6 +61,7 @@ class Result:
     stopped_early: bool = False  # whether its patience ended it before all its steps were taken
     frozen_readout: float | None = None  # accuracy of the readout on the untouched model; None: no readout, or lost
     linear_probe: float | None = None  # that of a linear probe on the same features
+    screening_forwards: int = 0  # those of `forwards` that found the learning rate (lr auto)
     stopped: bool = False  # whether it was asked to stop after `steps` steps; `noback.resume(result.run)` goes on
 
     @property
@@ -120,6 +121,7 @@ def finished(run: Run, contents: Contents, zero_shot: Score, seconds: float, *, 
         stopped_early=contents.stopped_early,
         frozen_readout=_accuracy_of(metrics, "frozen_readout"),
         linear_probe=_accuracy_of(metrics, "linear_probe"),
+        screening_forwards=screening_forwards(run),
         stopped=stopped,
     )
     tally = run.engine.tally

@@ -255,6 +255,11 @@ class Run:
         return self.task.batch(step, config.batch, config.seed, answer_only=answer_only, balanced=balanced)
 
 
+def take_options(run: Run, config: RunConfig) -> None:
+    """Let a run go on with another rule's options, or another seed; a batch that was made ahead may be another's."""
+    run.config, run._asked, run._next = config, None, None
+
+
 def mark_of(folder: RunFolder | None) -> str:
     """What tells a run's adapters on a server from others': the same in each process that goes on with it."""
     place = secrets.token_hex(4) if folder is None else str(folder.path.resolve())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -137,18 +137,23 @@ class Steps:
 
 def _eps(run: Run, journal: Journal, contents: Contents) -> float:
     """The step's eps; where ties make it grow, that is in the journal before it is used."""
-    ties, changes = run.config.adapt_ties, contents.eps_changes
-    now, since = (changes[-1].eps, changes[-1].step) if changes else (run.config.eps, 0)
-    if ties is None:
-        return now
-    first = max(since, len(contents.steps) - ties.window)
-    dead = not any(slope for record in contents.steps for slope in record.slopes)
-    eps = ties.next_eps(now, [record.slopes for record in contents.steps[first:]], dead=dead)
+    now, eps = eps_after(run.config, contents.steps, contents.eps_changes)
     if eps != now:
         change = EpsChange(len(contents.steps), eps)
         contents.add(change, journal.append(change))
         run.watcher.note(f"step {change.step}: too many slopes are zero; eps goes from {now:g} to {eps:g}")
     return eps
+
+
+def eps_after(config: RunConfig, records: Sequence[StepRecord], changes: Sequence[EpsChange]) -> tuple[float, float]:
+    """The eps of the last step, and that of the next one: larger where ties make it grow."""
+    ties = config.adapt_ties
+    now, since = (changes[-1].eps, changes[-1].step) if changes else (config.eps, 0)
+    if ties is None:
+        return now, now
+    first = max(since, len(records) - ties.window)
+    dead = not any(slope for record in records for slope in record.slopes)
+    return now, ties.next_eps(now, [record.slopes for record in records[first:]], dead=dead)
 
 
 def probe_figures(

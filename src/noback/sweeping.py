@@ -16,7 +16,7 @@ from noback.answers import fitted
 from noback.config import RunConfig, config_of
 from noback.distributed import refuse_ranks
 from noback.engines import Models
-from noback.errors import Diverged, InputError, NoNumbers, shown
+from noback.errors import Diverged, InputError, Interrupted, NoNumbers, shown
 from noback.files import is_regular, read_json, refuse_link, write_whole
 from noback.flag_names import FLAGS
 from noback.folder import RunFolder
@@ -27,7 +27,7 @@ from noback.objectives import refuse_code
 from noback.reporting.command import command_to_repeat
 from noback.result import Result
 from noback.run import versions, with_whole_paths
-from noback.training import Interrupted, resume, train
+from noback.training import resume, train
 from noback.verdict import DIVERGING
 from noback.watching import Silent, Watcher
 

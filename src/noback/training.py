@@ -18,7 +18,7 @@ from noback.calibration import calibrated_accuracy
 from noback.config import RunConfig
 from noback.distributed import joined
 from noback.engines import AnyEngine, Models, Opened
-from noback.errors import InputError, NobackError
+from noback.errors import InputError, Interrupted
 from noback.evaluating import answers, one_by_one, per_example, sample_of_training, score_of, stopping_at
 from noback.extending import extend, planned, settle
 from noback.files import is_regular
@@ -34,6 +34,7 @@ from noback.replaying import begin_with, go_to, header, placed
 from noback.result import Result, finished
 from noback.run import Run, drawn_data, recorded_config, with_whole_paths
 from noback.run_data import keep_trained_rows
+from noback.screening import screened
 from noback.selecting import Candidate, is_better, told
 from noback.snapshot import prune_snapshots, save_snapshot, show_snapshot
 from noback.stepping import Steps, is_due
@@ -46,12 +47,6 @@ _SAMPLE = 128  # training examples that are answered before and after, for the v
 _KEPT = 200_000  # answers of single examples in the lines of a run: some 5 MB
 
 _BALANCING = "; --balance batches draws them in equal shares, and --metric balanced_accuracy or mcc judges them alike"
-
-
-class Interrupted(NobackError):
-    """The run was asked to stop; everything up to here is safe."""
-
-    exit_code = 130
 
 
 def train(  # noqa: PLR0913 (all but the first two go by name)
@@ -96,9 +91,13 @@ def train(  # noqa: PLR0913 (all but the first two go by name)
             run = open_run(in_equal_groups(config, world, len(drawn.splits["train"])), own)
             run.task.use(drawn)
             run.engine.ready()
-            own.create(run.config.toml())
-            with own.locked(), _saying_how_to_go_on(folder), closing(run.engine):
-                result = take_steps(run)
+            with closing(run.engine):
+                found = screened(run, stop)  # before the folder: who is killed here begins anew
+                own.create(run.config.toml())
+                with own.locked(), _saying_how_to_go_on(folder):
+                    if found is not None:
+                        own.add_metrics(**found.line())
+                    result = take_steps(run)
     return replace(result, run=str(folder.path))  # on every rank, rank 0's
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple
 
+AUTO: Final = "auto"  # an lr that is found before step 0 (`screening.py`)
+Rate = float | Literal["auto"]
 ANY = "*"
 
 

@@ -11,6 +11,7 @@ from noback.errors import InputError
 from noback.estimators import AnyEstimator, TwoSided
 from noback.options import one_of, option, whole
 from noback.rules import AnyRule, Sgd
+from noback.usual import AUTO
 
 CONTENDERS = ("forwards", "noback", "reference", "adam")
 OPTIONAL = (*CONTENDERS, "compiled")  # what can be left out; compiling plain forwards takes minutes for a large model
@@ -42,6 +43,8 @@ class BenchCase:
     without: tuple[str, ...] = option((), "contenders to leave out, comma-separated")
 
     def __post_init__(self) -> None:
+        if self.rule.lr == AUTO:
+            raise InputError("lr is 'auto', and a benchmark trains nothing; leave it out, or give a number")
         if self.model is None:
             one_of("shape", self.shape, SHAPES)
         for name, value, choices in (

@@ -15,11 +15,10 @@ from noback.budgets.plan import Key, Plan
 from noback.budgets.table import summarised
 from noback.distributed import refuse_ranks
 from noback.engines.loading import chosen_device
-from noback.errors import InputError
+from noback.errors import InputError, Interrupted
 from noback.files import is_regular, read_json, write_whole
 from noback.json_text import json_text
 from noback.reproduction import Cell, chosen_by_validation, run_cells
-from noback.training import Interrupted
 from noback.watching import Watcher
 
 FILE = "methods.json"

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from noback.errors import NobackError
-from noback.training import Interrupted
+from noback.errors import Interrupted, NobackError
 from noback.watching import Watcher
 
 MOST = 256

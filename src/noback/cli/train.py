@@ -21,6 +21,7 @@ Fine-tune a masked or causal language model on a task, with forward passes only.
   noback train --task sst2 --data DIR --shots 16    a folder with train and dev (or test) files
   noback train --model mini-causal --task reviews-causal        a causal model: the label word comes next
   noback train --data my.csv --template "{text} It was {mask}." --words "0=terrible,1=great"        your own labels
+  noback train --lr auto                            a learning rate found by short trials before the first step
   noback train --task mine.toml --data mine.csv     the same from a file; `noback tasks new --data my.csv` writes one
 
 The run's folder (--out) holds run.toml, the journal (a few kilobytes: with the base model, the whole fine-tune),
@@ -61,13 +62,15 @@ def summary(result: Result) -> str:
     patience = "as evaluations brought no better weights (--patience)"
     early = f"  stopped early at step {result.steps}, {patience}\n" if result.stopped_early else ""
     measured = f"  measured on the way:\n{_listed(result.health)}" if result.health else ""
+    found = f", {result.screening_forwards:,} of them to find the lr," if result.screening_forwards else ""
     return (
         f"{said}{''.join(f'  warning: {line}{chr(10)}' for line in result.warnings)}"
         f"  verdict: {result.verdict}\n{_listed(result.evidence)}{measured}"
         f"{early}"
         f"  best validation at step {result.best_step} of {result.steps}; "
         f"the last step's weights: {last} on the test set\n"
-        f"  {result.forwards:,} forwards in {result.seconds:.0f} s; the journal has {result.journal_bytes:,} bytes\n"
+        f"  {result.forwards:,} forwards{found} in {result.seconds:.0f} s; "
+        f"the journal has {result.journal_bytes:,} bytes\n"
         f"  run folder {result.run}\n"
         f'  try: noback predict {result.run} "TEXT"'
     )

@@ -100,11 +100,24 @@ def _facts(run: ReadRun) -> list[tuple[str, str]]:
     found = [
         ("tuned weights", f"{tuned:,}" if tuned is not None else None),
         ("began", moment(began) if began is not None else None),
+        ("learning rate", _screened(run.last("screening"))),
         ("examples in two sets", _overlap(start.get("overlap"))),
         ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
         ("digest of the base weights", header.get("base")), ("digest of the data", header.get("data")),
     ]  # fmt: skip
     return [(title, str(text)) for title, text in found if text]
+
+
+def _screened(line: Mapping[str, Any]) -> str | None:
+    """How the learning rate was found, where the run was left to find it."""
+    columns = [line.get(key) for key in ("rates", "lengths", "losses")]
+    lr, forwards = number_in(line, "lr"), number_in(line, "forwards")
+    if lr is None or forwards is None or not all(isinstance(one, list) for one in columns):
+        return None
+    said = ["lost" if loss is None else f"{loss:.3f}" for loss in columns[2] or ()]
+    trials = zip(columns[0] or (), columns[1] or (), said, strict=False)  # a file may be changed by hand
+    tried = ", ".join(f"{rate:g}: {found} after {steps}" for rate, steps, found in trials)
+    return f"{lr:g}, found by trials with {forwards:,} forwards; held-out loss by rate and steps: {tried}"
 
 
 def _overlap(counts: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from noback.baselines import baseline
 from noback.distributed import refuse_ranks
-from noback.errors import Diverged, InputError, InUseError, NobackError, NoNumbers
+from noback.errors import Diverged, InputError, Interrupted, InUseError, NobackError, NoNumbers
 from noback.files import is_regular, read_json, write_whole
 from noback.folder import RunFolder
 from noback.journal import read_journal
@@ -19,7 +19,7 @@ from noback.json_text import json_text
 from noback.reproduction.grid import Cell, Grid
 from noback.reproduction.table import markdown, summarised
 from noback.run import Run, drawn_data, versions
-from noback.training import Interrupted, resume, train
+from noback.training import resume, train
 from noback.values import UNPERTURBED
 from noback.watching import Watcher
 

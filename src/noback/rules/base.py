@@ -11,8 +11,10 @@ from noback.errors import InputError
 from noback.options import not_negative, one_of, positive
 from noback.rules.clipping import clipped
 from noback.rules.schedule import SCHEDULES
+from noback.usual import AUTO, Rate, usual_text
 from noback.values import Adaptive, Estimate, Move, Term
 
+LR_HELP = f"learning rate; auto: found by short trials before step 0; none: {usual_text('lr')}"
 Array = Any  # float64 [directions], NumPy's or torch's: a rule uses only the operators that both have
 
 
@@ -28,8 +30,8 @@ class Rule(Protocol):
     runs_ahead: ClassVar[bool] = True  # whether array operators are all it uses: a GPU may run ahead of the journal
 
     @property
-    def lr(self) -> float | None:
-        """The learning rate; None: the usual one."""
+    def lr(self) -> Rate | None:
+        """The learning rate; None: the usual one; auto: to be found before the first step."""
         ...
 
     @property
@@ -75,8 +77,8 @@ def coefficients_of(rule: Rule, lr: float, slopes: Sequence[Array]) -> list[Arra
 
 def lr_at(rule: Rule, step: int, steps: int) -> float:
     """The learning rate of a step."""
-    if rule.lr is None:
-        raise InputError("the rule has no lr; expected a number above zero")
+    if not isinstance(rule.lr, float | int):
+        raise InputError(f"the rule's lr is {rule.lr!r}; expected a number above zero")
     return rule.lr * SCHEDULES[rule.schedule](step, steps)
 
 
@@ -96,7 +98,7 @@ def move_of(rule: Rule, step: int, steps: int, estimates: Sequence[Estimate]) ->
 
 def check_rule(rule: Rule) -> None:
     """Refuse options that every rule has and that cannot be used."""
-    if rule.lr is not None:
+    if rule.lr is not None and rule.lr != AUTO:
         positive("lr", rule.lr)
     if rule.clip is not None:
         positive("clip", rule.clip)

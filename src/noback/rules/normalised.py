@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from noback.errors import InputError
 from noback.options import option, whole
-from noback.rules.base import Array, Rule, check_rule
+from noback.rules.base import LR_HELP, Array, Rule, check_rule
 from noback.rules.clipping import CLIP_HELP
 from noback.rules.schedule import SCHEDULES
-from noback.usual import usual_text
+from noback.usual import Rate
 
 _TINY = 1e-24  # beside a mean square: slopes that are all zero move nothing
 
@@ -28,7 +28,7 @@ class Normalised(Rule):
     # The root and the sums are taken on the host: a GPU may round them otherwise than the replay of its journal does.
     runs_ahead: ClassVar[bool] = False
 
-    lr: float | None = option(None, f"learning rate; none: {usual_text('lr')}")
+    lr: Rate | None = option(None, LR_HELP)
     weight_decay: float = option(0.0, "weight decay, times the learning rate each step; biases and norms are spared")
     schedule: str = option("constant", "how the learning rate goes over the run", choices=SCHEDULES)
     beta: float = option(0.9, "how much a step's squared slopes count beside those of the step after it")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from noback.options import option
-from noback.rules.base import Array, Rule, check_rule
+from noback.rules.base import LR_HELP, Array, Rule, check_rule
 from noback.rules.clipping import CLIP_HELP
 from noback.rules.schedule import SCHEDULES
-from noback.usual import usual_text
+from noback.usual import Rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Sgd(Rule):
 
     kind: ClassVar[str] = "sgd"
 
-    lr: float | None = option(None, f"learning rate; none: {usual_text('lr')}")
+    lr: Rate | None = option(None, LR_HELP)
     weight_decay: float = option(0.0, "weight decay, times the learning rate each step; biases and norms are spared")
     schedule: str = option("constant", "how the learning rate goes over the run", choices=SCHEDULES)
     clip: float | None = option(None, CLIP_HELP)
