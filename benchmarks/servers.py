@@ -1,12 +1,15 @@
 """What a step over an inference server takes beside the same scoring requests with adapters that stay as they are.
 
-    python -m tests.servers.starting sglang MODEL --context-length 512 --lora-target-modules q_proj k_proj v_proj \\
-        o_proj gate_proj up_proj down_proj          in another shell; MODEL is a copy of the embedded mini-causal
-    python benchmarks/servers.py --url URL --model MODEL
-    python benchmarks/servers.py --url URL --model MODEL --sst2 FOLDER      a run of 400 steps on SST-2 too
+    python -m tests.servers.starting sglang MODEL --context-length 512 --max-loras-per-batch 4 --lora-target-modules \\
+        q_proj k_proj v_proj o_proj gate_proj up_proj down_proj
+    python -m tests.servers.starting vllm MODEL
+    in another shell, for two ranks with --tp 2; MODEL is a copy of the embedded mini-causal. Then:
+    python benchmarks/servers.py --engine ENGINE --url URL --model MODEL --name NAME
+    python benchmarks/servers.py ... --rounds 0 --sst2 FOLDER      a run of 400 steps on SST-2 in place of the step
 
-Writes servers.json. In each round a step (two points published, scored in one request, retired; the move of the
-weights) and a bare request (the same prompts under two adapters that stay) follow one another in turn.
+Writes servers.json, under the name that is given, beside what other calls found. In each round a step (two points
+published, scored in one request, retired; the move of the weights) and a bare request (the same prompts under two
+adapters that stay) follow one another in turn.
 """
 
 from __future__ import annotations
@@ -39,18 +42,27 @@ def main() -> None:
     parser.add_argument("--engine", default="sglang")
     parser.add_argument("--url", required=True)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--sst2", type=Path, metavar="FOLDER")
-    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--name", help="of the server in the results: sglang, sglang-tp2, vllm (the engine's)")
+    parser.add_argument("--sst2", type=Path, metavar="FOLDER", help="train on SST-2 too")
+    parser.add_argument("--rounds", type=int, default=25, help="of steps and bare requests; 0: none")
     arguments = parser.parse_args()
     task = {"task": "sst2-causal", "data": str(arguments.sst2)} if arguments.sst2 else {"task": "reviews-causal"}
     options = {"model": arguments.model, "adapter": "lora", "engine": arguments.engine, "url": arguments.url, **task}
-    results = {"machine": machine(), "task": task["task"], **timed(config_of(batch=64, **options), arguments.rounds)}
-    print(json.dumps(results, indent=1), flush=True)
+    if arguments.rounds:
+        found = timed(config_of(batch=64, **options), arguments.rounds)
+        write(arguments.name or arguments.engine, "step", {"task": task["task"], **found})
     if arguments.sst2:
-        results["run"] = tuned(config_of(batch=32, steps=400, eval_every=200, **options))
-    results = without_places(results)
-    (RESULTS / "servers.json").write_text(json.dumps(results, indent=1) + "\n")
-    print(json.dumps(results, indent=1))
+        found = tuned(config_of(batch=32, steps=400, eval_every=200, **options))
+        write(arguments.name or arguments.engine, "run", found)
+
+
+def write(server: str, what: str, found: dict) -> None:
+    """Put what was found of a server into the results, beside what they hold."""
+    path = RESULTS / "servers.json"
+    results = json.loads(path.read_text()) if path.exists() else {}
+    results.setdefault(server, {})[what] = {"machine": machine(), **without_places(found)}
+    path.write_text(json.dumps(results, indent=1) + "\n")
+    print(server, what, json.dumps(results[server][what], indent=1), flush=True)
 
 
 def without_places(found):

@@ -29,9 +29,9 @@ def folder(tmp_path_factory, tokenizer):
 class Good(StandIn):
     """Has a prefix cache."""
 
-    async def score(self, asks):
+    async def score(self, asks, *, apart=False):
         seen = [ask.prompt for some in self.asked for ask in some]
-        replies = await super().score(asks)
+        replies = await super().score(asks, apart=apart)
         return [reply._replace(cached=128 * any(ask.prompt[:128] == one[:128] for one in seen))
                 for ask, reply in zip(asks, replies, strict=True)]  # fmt: skip
 
@@ -98,9 +98,9 @@ class Deaf(StandIn):
 class Rounding(StandIn):
     """Rounds its log-probabilities as a type of few digits does."""
 
-    async def score(self, asks):
+    async def score(self, asks, *, apart=False):
         return [Reply([round(one * DIGITS) / DIGITS for one in reply.log_probabilities], reply.tokens, 0)
-                for reply in await super().score(asks)]  # fmt: skip
+                for reply in await super().score(asks, apart=apart)]  # fmt: skip
 
 
 class Other(StandIn):
@@ -155,7 +155,7 @@ def test_the_runs_own_eps_is_kept_where_it_is_quiet():
 
 def test_an_address_where_nothing_listens_is_one_sentence(noback):
     code, out, err = noback("engine", "check", ADDRESS)
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert "cannot be reached" in err
     assert err.count("\n") == 1
 

@@ -88,6 +88,7 @@ class Run:
             written=self.spec.answer == "text" or config.objective.judges == TEXTS,
             dtype=config.dtype,
             quantise=config.quantise,
+            noise_rank=config.known_noise.rank,
             readout=has_readout,
         )
         self._in_memory = loaded is not None
@@ -216,7 +217,7 @@ class Run:
         config, group, causal = self.config, self.world.group, self.spec.is_causal
         if group is not None:
             return open_divided(config.model, config.dtype, self.device, causal=causal, group=group)
-        if config.engine.needs_base:
+        if config.engine.needs_base or config.adapter.tunes_base:
             return _whole(self._open_base())
         return *open_outline(config.model, config.dtype), {}
 

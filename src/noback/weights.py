@@ -52,6 +52,7 @@ class Weights:
             raise InputError(f"the tuned tensors are on {', '.join(map(str, devices))}; expected one device")
         self._storage: list[int] = []
         self._chosen: Backend | None = None
+        self._watching: list[Callable[[Sequence[Move] | None], None]] = []
         self.writes = 0  # how often they were written: as long as it stays, so do they
 
     @property
@@ -173,6 +174,7 @@ class Weights:
         self.look()
         self.writes += 1
         self._backend.advance(moves, coefficients)
+        self._tell(moves if coefficients is None else None)
 
     def advance_along(self, seeds: Sequence[int], coefficients: Tensor, decay: float) -> None:
         """Apply one move of any number of terms, in the order of their seeds; a GPU is not waited for.
@@ -193,6 +195,11 @@ class Weights:
         self.writes += 1
         for name, tensor in own.items():
             tensor.copy_(tensors[name])
+        self._tell(None)
+
+    def watch(self, moved: Callable[[Sequence[Move] | None], None]) -> None:
+        """Call this after each write, with the moves; None: they were overwritten, or the moves are on a GPU."""
+        self._watching.append(moved)
 
     def norm(self) -> float:
         """The length of all tuned tensors as one vector."""
@@ -218,6 +225,10 @@ class Weights:
     def digest(self) -> str:
         """BLAKE2b over every tuned tensor's name, dtype, shape and bytes; of the whole ones, whoever holds them."""
         return digest(self.wholes)
+
+    def _tell(self, moves: Sequence[Move] | None) -> None:
+        for moved in self._watching:
+            moved(moves)
 
     @property
     def _backend(self) -> Backend:

@@ -42,6 +42,14 @@ def test_a_model_that_is_not_here_gets_all_targets(noback):
     assert flag(words, "--lora-target-modules") == "all"
 
 
+def test_a_run_of_the_models_own_linears_gets_room_for_its_moves(noback):
+    words = ["mini-causal", "--engine", "sglang", "--adapter", "full", "--set", "adapter.tune=linears"]
+    told = command(noback, *words, "--noise", "low_rank", "--noise-rank", "3")["sglang"]["command"]
+    assert flag(told, "--max-lora-rank") == str(3 * 32)
+    place = told.index("--lora-target-modules")
+    assert told[place + 1 : place + 8] == ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
+
+
 def test_what_is_printed_is_a_shell_command(noback):
     told = command(noback, "mini-causal", "--engine", "vllm")["vllm"]
     words = shlex.split(told["shell"].replace("\\\n", ""))
@@ -52,6 +60,7 @@ def test_what_is_printed_is_a_shell_command(noback):
     ("words", "sentence"),
     [
         (["mini-causal", "--adapter", "full"], "use --adapter lora"),
+        (["mini-causal", "--engine", "vllm", "--adapter", "full", "--noise", "rank1"], "use --adapter lora"),
         (["mini-causal", "--tp", "none"], "--tp is 'none'"),
         (["mini-causal", "--serve-dtype", "bf16"], "did you mean 'bfloat16'"),
         (["mini-causal", "--engine", "vllm", "--serve-dtype", "float32"], "bfloat16 or float16 on a GPU"),

@@ -78,6 +78,11 @@ class Server:
                 env={**_variables(engine), **variables}, start_new_session=True,
             )  # fmt: skip
 
+    @property
+    def group(self) -> int:
+        """The number of its process group, which signals go to."""
+        return self._process.pid
+
     def command(self) -> list[str]:
         """The command line that was started."""
         place = ["--host", "127.0.0.1", "--port", str(self.port), "--dtype", "float32"]

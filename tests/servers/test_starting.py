@@ -9,16 +9,8 @@ from tests.servers.adapters import PROMPTS, WORDS, adapter_tensors, expected_sco
 from tests.servers.starting import SHARED_MEMORY, Server, lora_flags, serving
 
 pytestmark = pytest.mark.server
-CASES = {"sglang": ("sglang", 1), "sglang-two-ranks": ("sglang", 2), "vllm": ("vllm", 1)}
 TOLERANCE = 1e-4  # most that a server's log-probability may differ from transformers'
 LONG = [[*range(100, 180)], [*range(300, 371)]]  # longer than a block of the cache, 32 tokens on vLLM
-
-
-@pytest.fixture(scope="module", params=CASES.values(), ids=CASES)
-def server(request, two_heads_folder):
-    engine, ranks = request.param
-    with serving(engine, two_heads_folder, *lora_flags(engine, tp=ranks)) as one:
-        yield one
 
 
 def scores(
@@ -85,10 +77,8 @@ def test_new_weights_under_an_old_name_and_path_are_a_trap_on_vllm_only(server, 
 
 
 @pytest.mark.parametrize("engine", ["sglang"])
-def test_a_killed_server_leaves_no_queues_in_shared_memory_and_starts_again_at_the_same_address(
-    engine, two_heads_folder
-):
-    with serving(engine, two_heads_folder, *lora_flags(engine)) as first:
+def test_a_killed_server_leaves_no_queues_in_shared_memory_and_starts_again_at_the_same_address(engine, served):
+    with serving(engine, served, *lora_flags(engine)) as first:
         before = scores(first, None)
         first.kill()
         assert not [*SHARED_MEMORY.glob("sglang_loads_*"), *SHARED_MEMORY.glob("sgl_shm_mq_*")]

@@ -9,35 +9,20 @@ import numpy as np
 import pytest
 
 from noback import Lora, RunConfig, Sgd, SglangEngine, TwoSided, VllmEngine, evaluate, tuned_run
-from noback.embedded import MODELS
 from noback.errors import InputError
 from noback.journal import read_journal
 from noback.training import train
 from noback.watching import Silent
 from tests.servers.adapters import adapter_tensors, write_adapter
-from tests.servers.starting import serving
+from tests.servers.conftest import SHARED
+from tests.servers.starting import lora_flags, serving
 
 pytestmark = pytest.mark.server
 TARGETS = "q_proj,v_proj"
-LIMITS = {
-    "sglang": [
-        "--context-length", "512", "--lora-backend", "torch_native", "--max-lora-rank", "8",
-        "--max-loras-per-batch", "4", "--sleep-on-idle", "--lora-target-modules", "q_proj", "v_proj",
-    ],
-    "vllm": ["--max-lora-rank", "8", "--max-loras", "2"],
-}  # fmt: skip
 KINDS = {"sglang": SglangEngine, "vllm": VllmEngine}
 LOAD = {"sglang": "/load_lora_adapter", "vllm": "/v1/load_lora_adapter"}
 STEPS = 10
 by_engine = pytest.mark.parametrize("engine", [*KINDS])
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    """The embedded causal model in a folder that a server may write beside."""
-    folder = tmp_path_factory.mktemp("tuned") / "model"
-    shutil.copytree(MODELS["mini-causal"], folder)
-    return folder
 
 
 def config(model, **options):
@@ -51,24 +36,21 @@ def slopes(folder):
     return np.array([record.slopes[0] for record in read_journal(folder / "journal").steps])
 
 
-@pytest.mark.parametrize(
-    ("engine", "flags"), [("sglang", []), ("sglang", ["--tp", "2"]), ("vllm", [])], ids=["sglang", "two-ranks", "vllm"]
-)
-def test_slopes_are_those_of_the_local_engine_and_nothing_stays_loaded(served, tmp_path, engine, flags):
-    with serving(engine, served, "--enable-lora", *LIMITS[engine], *flags) as server:
-        there = train(config(served, engine=KINDS[engine](url=server.url)), tmp_path / "there")
-        here = train(config(served), tmp_path / "here")
-        ours, theirs = slopes(tmp_path / "there"), slopes(tmp_path / "here")
-        assert np.linalg.norm(ours - theirs) < 1e-3 * np.linalg.norm(theirs)
-        header = read_journal(tmp_path / "there" / "journal").header
-        assert header["server"]["version"]
-        assert header["base"] == read_journal(tmp_path / "here" / "journal").header["base"]
-        assert there.best == here.best
-        assert evaluate(tuned_run(tmp_path / "there", engine="local")[0])[0].accuracy == there.best
-        over, _ = tuned_run(tmp_path / "here", engine=engine, url=server.url)
-        assert evaluate(over)[0].accuracy == there.best
-        over.engine.close()
-        assert not [one["id"] for one in server.get("/v1/models")["data"] if one["id"].startswith("noback-")]
+def test_slopes_are_those_of_the_local_engine_and_nothing_stays_loaded(server, served, tmp_path):
+    engine = server.engine
+    there = train(config(served, engine=KINDS[engine](url=server.url)), tmp_path / "there")
+    here = train(config(served), tmp_path / "here")
+    ours, theirs = slopes(tmp_path / "there"), slopes(tmp_path / "here")
+    assert np.linalg.norm(ours - theirs) < 1e-3 * np.linalg.norm(theirs)
+    header = read_journal(tmp_path / "there" / "journal").header
+    assert header["server"]["version"]
+    assert header["base"] == read_journal(tmp_path / "here" / "journal").header["base"]
+    assert there.best == here.best
+    assert evaluate(tuned_run(tmp_path / "there", engine="local")[0])[0].accuracy == there.best
+    over, _ = tuned_run(tmp_path / "here", engine=engine, url=server.url)
+    assert evaluate(over)[0].accuracy == there.best
+    over.engine.close()
+    assert not [one["id"] for one in server.get("/v1/models")["data"] if one["id"].startswith("noback-")]
 
 
 class Killing(Silent):
@@ -88,7 +70,7 @@ class Killing(Silent):
 
 @by_engine
 def test_a_server_that_is_killed_and_started_again_leaves_the_runs_bits_as_they_were(served, tmp_path, engine):
-    with serving(engine, served, "--enable-lora", *LIMITS[engine]) as first:
+    with serving(engine, served, *lora_flags(engine), *SHARED[engine]) as first:
         wanted = config(served, engine=KINDS[engine](url=first.url))
         undisturbed = train(wanted, tmp_path / "undisturbed")
         watcher = Killing(first, STEPS // 2)
@@ -109,15 +91,13 @@ def test_a_server_without_adapters_is_refused_before_the_run_has_a_folder(served
         assert not (tmp_path / "run").exists()
 
 
-@by_engine
-def test_a_server_of_a_lower_rank_or_another_base_is_refused_and_what_was_left_over_goes(served, tmp_path, engine):
-    with serving(engine, served, "--enable-lora", *LIMITS[engine]) as one:
-        wanted = replace(config(served, engine=KINDS[engine](url=one.url)), adapter=Lora(rank=16, targets=TARGETS))
-        with pytest.raises(InputError, match="start it with --max-lora-rank 16"):
-            train(wanted, tmp_path / "run")
-        assert not (tmp_path / "run").exists()
-        _check_another_model(one, served, tmp_path)
-        _check_left_over(one, served, tmp_path)
+def test_a_server_of_a_lower_rank_or_another_base_is_refused_and_what_was_left_over_goes(server, served, tmp_path):
+    wanted = config(served, engine=KINDS[server.engine](url=server.url))
+    with pytest.raises(InputError, match="start it with --max-lora-rank 16"):
+        train(replace(wanted, adapter=Lora(rank=16, targets=TARGETS)), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    _check_another_model(server, served, tmp_path)
+    _check_left_over(server, served, tmp_path)
 
 
 def _check_another_model(server, served, tmp_path):

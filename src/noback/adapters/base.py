@@ -25,6 +25,7 @@ class Adapter(Protocol):
     divides: ClassVar[bool] = False  # whether what it tunes can be divided among ranks as the model is
     in_pieces: ClassVar[bool] = True  # whether a part of a tensor tells which of its weights are tuned
     merges: ClassVar[bool] = False  # whether it has `merge`, which gives a model without the adapter
+    as_products: ClassVar[bool] = False  # whether low-rank displacements of what it tunes are adapters to a server
     servable: ClassVar[bool] = False  # whether it has `published`: an inference server can hold it beside its model
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from noback.adapters.base import Adapter, floating, is_quantised, refuse_quantised
 from noback.errors import InputError
@@ -22,14 +22,18 @@ class Full(Adapter):
     kind: ClassVar[str] = "full"
     tunes_base: ClassVar[bool] = True
     divides: ClassVar[bool] = True
+    as_products: ClassVar[bool] = True
 
     tune: str = option(
-        "all", "which weights: all, biases, norms, head, last:N layers, or patterns of names such as *.attention.*"
+        "all",
+        "which weights: all, linears, biases, norms, head, last:N layers, or patterns of names such as *.attention.*",
     )
 
     def __post_init__(self) -> None:
         if not self.tune.strip():
-            raise InputError("adapter.tune is empty; expected all, biases, norms, head, last:N or patterns of names")
+            raise InputError(
+                "adapter.tune is empty; expected all, linears, biases, norms, head, last:N or patterns of names"
+            )
 
     def attach(self, model: Any, _fresh: Collection[str], _seed: int) -> dict[str, Tensor]:
         """The tuned tensors by the name they have in the model; a tied one goes by its first name."""
@@ -52,14 +56,16 @@ class Full(Adapter):
 
 def _chooser(word: str, model: Any, names: Collection[str]) -> Callable[[str], bool]:
     """Whether a weight is meant by a word."""
-    if word == "all":
-        return lambda _: True
-    if word == "biases":
-        return lambda name: name.endswith("bias")
-    if word == "norms":
-        return lambda name: "norm" in name.lower()
-    if word == "head":
-        return lambda name: not name.startswith(f"{model.base_model_prefix}.")
+    linears = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    words: dict[str, Callable[[str], bool]] = {
+        "all": lambda _: True,
+        "linears": lambda name: name in linears and _layer(name) is not None,  # of layers: not the decoder
+        "biases": lambda name: name.endswith("bias"),
+        "norms": lambda name: "norm" in name.lower(),
+        "head": lambda name: not name.startswith(f"{model.base_model_prefix}."),
+    }
+    if word in words:
+        return words[word]
     last = re.fullmatch(r"last:([0-9]{1,6})", word)
     if last:
         numbers = {layer for layer in map(_layer, names) if layer is not None}

@@ -24,6 +24,8 @@ and with room for the points of a step. It takes the options of the run that is 
 """
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 _PORTS = {"sglang": 30000, "vllm": 8000}
+_TAKES_WEIGHTS = ("sglang",)
+_TERMS = 32  # of an adapter beside weights that are sent: 31 moves, and a point
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -66,11 +68,16 @@ def _served(config: RunConfig, dtype: str, ranks: int, kind: str) -> Served:
     from noback.engines.servers.launching import Served
 
     adapter: Any = config.adapter
-    if not adapter.servable:
-        raise InputError(f"adapter is {adapter.kind!r}; servers hold LoRA adapters: use --adapter lora")
+    by_products = config.known_noise.rank if adapter.as_products and kind in _TAKES_WEIGHTS else 0
+    if not adapter.servable and not by_products:
+        raise InputError(
+            f"adapter is {adapter.kind!r}; servers hold LoRA adapters: use --adapter lora, or for SGLang (--engine "
+            "sglang) --adapter full --set adapter.tune=linears --noise rank1"
+        )
+    rank = _TERMS * by_products or adapter.rank
     parts = urlsplit(getattr(config.engine, "url", ""))
     return Served(
-        config.model, adapter.rank, targets_of(config.model, adapter), config.estimator.forwards, dtype,
+        config.model, rank, targets_of(config.model, adapter), config.estimator.forwards, dtype,
         ranks, parts.hostname or "127.0.0.1", parts.port or _PORTS[kind], cpu=config.device == "cpu",
     )  # fmt: skip
 
@@ -83,6 +90,12 @@ def _text(kind: str, command: str, notes: list[str], config: RunConfig) -> str:
             f"{kind}:",
             command,
             *(f"  - {note}" for note in notes),
-            f"then: noback train --engine {kind} --url {url} --model {config.model} --adapter lora --task TASK",
+            f"then: noback train --engine {kind} --url {url} --model {config.model} {_tuned(config)} --task TASK",
         ]
     )
+
+
+def _tuned(config: RunConfig) -> str:
+    if config.adapter.servable:
+        return "--adapter lora"
+    return f"--adapter full --set adapter.tune=linears --noise {config.known_noise.kind}"

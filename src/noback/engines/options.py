@@ -95,6 +95,7 @@ class SglangEngine(ServerEngine):
     """A model in SGLang servers, which hold the points of a step as adapters."""
 
     kind: ClassVar[str] = "sglang"
+    takes_weights: ClassVar[bool] = True
 
     def server(self, client: Client) -> Server:
         """An SGLang server at a client's address."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from noback.config import RunConfig
 from noback.engines.options import LocalEngine
 from noback.engines.outline import is_same_model
-from noback.engines.servers.checking import Needs, canary, complaints, needs_of
+from noback.engines.servers.checking import Needs, canary, complaints
 from noback.engines.servers.client import Background
 from noback.engines.servers.finding import found_at
 from noback.engines.servers.remote import Names
@@ -66,8 +66,8 @@ def _lines(found: Found, config: RunConfig, watcher: Watcher) -> Iterator[Line]:
         yield Line("run", None, f"the run cannot be opened here, so only its server was asked: {error}")
         yield from _said(server, about, None)
         return
-    adapter: Any = config.adapter
-    needs = needs_of(run.weights.tensors, lambda tensors: adapter.published(run.model, tensors))
+    engine: Any = config.engine
+    needs = engine.copies(run.model, run.weights, config.adapter).needs()
     needs = needs._replace(slots=run.config.estimator.forwards)
     said = list(_said(server, about, needs))
     yield from said

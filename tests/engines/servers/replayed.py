@@ -30,9 +30,9 @@ class Replayed:
 
 
 @contextmanager
-def replaying(world: str | list, version: str = "0.32.0"):
+def replaying(world: str | list, engine: str = "vllm-0.32.0"):
     """Within, a server answers as the one of that name was recorded."""
-    exchanges = world if isinstance(world, list) else json.loads((DATA / f"vllm-{version}.json").read_text())[world]
+    exchanges = world if isinstance(world, list) else json.loads((DATA / f"{engine}.json").read_text())[world]
     replayed = Replayed(exchanges)
 
     class Handler(BaseHTTPRequestHandler):

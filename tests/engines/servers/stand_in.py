@@ -16,7 +16,7 @@ class StandIn:
     tested = ("0.5.22", "0.6")
     lora_flag, rank_flag, targets_flag = "--enable-lora", "--max-lora-rank", "--lora-target-modules"
     slots_flag, cache_off_flag = "--max-loras-per-batch", "--disable-radix-cache"
-    reads_files = False
+    reads_files, takes_weights = False, True
 
     def __init__(self, base, url: str = "http://stand-in", **said) -> None:
         self.url, self._model = url, base
@@ -27,6 +27,8 @@ class StandIn:
         self.adapters: dict[str, dict] = {}
         self.names: list[str] = []  # that were ever published
         self.asked: list[list] = []  # the asks of each request
+        self._own = {name: tensor.clone() for name, tensor in base.named_parameters()}
+        self.bases: list[str] = []  # what weights that were sent are called
         self.deaf = False  # adapters are taken and do not count
         self.away = 0  # so many calls fail
 
@@ -49,10 +51,23 @@ class StandIn:
         self._call()
         self.adapters.pop(name, None)
 
-    async def score(self, asks):
+    async def score(self, asks, *, apart=False):
         self._call()
+        self.apart = apart
         self.asked.append(list(asks))
         return [self._reply(ask) for ask in asks]
+
+    async def rebase(self, tensors, mark):
+        self._call()
+        self.bases.append(mark)
+        self._model = copy.deepcopy(self._model)
+        self._model.load_state_dict(dict(tensors), strict=False)
+
+    async def restore(self):
+        self._call()
+        self._model = copy.deepcopy(self._model)
+        self._model.load_state_dict(self._own, strict=False)
+        self.bases.append("own")
 
     async def close(self):
         """Nothing is open."""
@@ -63,6 +78,8 @@ class StandIn:
     def dies(self, calls: int = 2):
         """It is gone for so many calls, and comes back without any adapter."""
         self.away, self.adapters = calls, {}
+        self._model = copy.deepcopy(self._model)
+        self._model.load_state_dict(self._own, strict=False)
 
     def _call(self):
         if self.away:

@@ -12,6 +12,7 @@ import torch
 
 from noback import Lora
 from noback.engines import Local
+from noback.engines.servers.copies import AdapterCopies
 from noback.engines.servers.remote import Names, Remote
 from noback.engines.servers.server import Away, Limits
 from noback.errors import InputError
@@ -45,8 +46,8 @@ class World:
         self.said: list[str] = []
         self.engine = Remote(
             self.servers, self.weights, self.task.word_ids,
-            lambda tensors: adapter.published(self.model, tensors), model="here", mark="cafe", say=self.said.append,
-            **options,
+            AdapterCopies(self.weights, lambda tensors: adapter.published(self.model, tensors)), model="here",
+            mark="cafe", say=self.said.append, **options,
         )  # fmt: skip
         self.batch = self.task.batch(0, 8, 0)
 
@@ -151,6 +152,14 @@ def test_several_servers_share_a_batch_and_give_the_scores_of_one(tokenizer):
         torch.equal(one, other) for one, other in zip(found, alone.engine.score(alone.batch, POINTS), strict=True)
     )
     assert sum(len(server.asked) - 1 for server in shared.servers) == 4  # requests; the canary's is another
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_where_several_share_the_work_no_request_uses_the_cache_of_another(tokenizer, servers):
+    """Who has computed a prompt's beginning before rounds it otherwise, and who had which part is chance."""
+    world = World(tokenizer, servers=servers, micro_batch=2)
+    world.engine.score(world.batch, POINTS)
+    assert {server.apart for server in world.servers} == {servers > 1}
 
 
 def test_a_dead_servers_share_goes_to_the_others_without_waiting_for_it(tokenizer):

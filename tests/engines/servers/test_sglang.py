@@ -1,14 +1,13 @@
-"""SGLang's dialect against what a real SGLang answered (`tests/servers/recording_sglang.py`)."""
+"""SGLang's dialect against what a real SGLang answered (`tests/servers/recording.py`)."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import io
-import json
 import pickle
+import re
 
-import httpx
 import pytest
 import torch
 
@@ -17,35 +16,30 @@ from noback.engines.servers.client import Client
 from noback.engines.servers.server import Ask, Copy, Limits, Refused
 from noback.engines.servers.sglang import Sglang
 from noback.errors import InputError
+from tests.engines.servers.replayed import replaying
 from tests.servers.adapters import PROMPTS, WORDS
-from tests.servers.recording_sglang import CONFIG, DATA, all_is_well, no_adapters, what_is_refused
+from tests.servers.recording import CONFIG, all_is_well, no_adapters, what_is_refused
 
 NAME = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
 COPY = Copy(CONFIG, {NAME: torch.arange(6.0).view(2, 3)})
 
 
-class Replayed(Client):
-    """A client to which a recorded server answers."""
+def played(world, scene, *copies):
+    """What a scene gives on a recorded server, and what it asked there."""
 
-    def __init__(self, world: str) -> None:
-        super().__init__("http://server:1", pauses=(0.0,))
-        self._left = json.loads((DATA / "sglang-0.5.23.json").read_text())[world]
-        self.bodies: list[tuple[str, dict | None]] = []
+    async def play(url):
+        server = Sglang(Client(url, pauses=()))
+        try:
+            return await scene(server, *copies)
+        finally:
+            await server.close()
 
-    async def _sent(self, method, path, body, timeout):
-        expected_method, expected_path, status, text = self._left.pop(0)
-        assert (method, path) == (expected_method, expected_path)
-        self.bodies.append((path, body))
-        return httpx.Response(status, text=text, request=httpx.Request(method, f"http://server:1{path}"))
-
-
-def played(world, scene):
-    client = Replayed(world)
-    return client, asyncio.run(scene(Sglang(client)))
+    with replaying(world, "sglang-0.5.23") as replayed:
+        return asyncio.run(play(replayed.url)), replayed.asked
 
 
 def test_adapters_come_are_scored_and_go():
-    client, (about, loaded, words, spelled, again, left) = played("well", lambda one: all_is_well(one, COPY, COPY))
+    (about, loaded, words, spelled, again, _, longer, left), asked = played("well", all_is_well, COPY, COPY)
     assert (about.version, about.dtype, about.ranks, about.model) == ("0.5.23", "float32", 1, "/served/model")
     assert about.lora == Limits(8, 3, frozenset({"q_proj", "v_proj"}))
     assert sorted(loaded) == ["one", "two"]
@@ -58,24 +52,25 @@ def test_adapters_come_are_scored_and_go():
     assert all(value < 0 for reply in [*words, *spelled] for value in reply.log_probabilities)
     for first, second in zip(spelled, again, strict=True):
         torch.testing.assert_close(torch.tensor(first.log_probabilities), torch.tensor(second.log_probabilities))
-    requests = [body for path, body in client.bodies if path == "/generate"]
+    assert [reply.cached for reply in longer] == [64, 64]
+    requests = [body for path, body in asked if path == "/generate"]
     assert requests[0]["lora_path"] == [None] * 3 + ["one"] * 3 + ["two"] * 3
     assert requests[1]["logprob_start_len"] == [2, 2]
 
 
 def test_what_is_refused_is_told_and_an_unknown_adapter_is_not_loaded():
-    _, said = played("refused", lambda one: what_is_refused(one, COPY))
+    said, _ = played("refused", what_is_refused, COPY)
     assert len(said) == 4
-    assert all(text.startswith("server http://server:1 refuses") for text in said)
+    assert all(re.match(r"server http://127.0.0.1:\d+ refuses", text) for text in said)
     assert "nobody" in said[-1]
 
 
 def test_a_server_without_adapters_says_so():
-    _, (about, said) = played("no-lora", lambda one: no_adapters(one, COPY))
+    (about, said), _ = played("no-lora", no_adapters, COPY)
     assert about.lora is None
     assert "--enable-lora" in said
     with pytest.raises(InputError, match="takes no adapters; start it with --enable-lora"):
-        check(Sglang(Replayed("no-lora")), about, Needs(COPY, 2, frozenset({"q_proj"}), 2, 8, (3, 4), (5,)))
+        check(Sglang(Client("http://server:1")), about, Needs(COPY, 2, frozenset({"q_proj"}), 2, 8, (3, 4), (5,)))
 
 
 def test_each_rank_is_sent_a_payload_of_plain_tensors():
@@ -94,6 +89,20 @@ def test_each_rank_is_sent_a_payload_of_plain_tensors():
     assert len(payloads) == 2
     held = pickle.Unpickler(io.BytesIO(base64.b64decode(payloads[1]))).load()  # as the server would; ours never does
     assert torch.equal(held[NAME], COPY.tensors[NAME])
+
+
+def test_requests_that_are_to_be_apart_have_cache_keys_of_their_own():
+    class Keys(Client):
+        async def _asked(self, method, path, body, **_options):
+            keys.append(body.get("extra_key"))
+            return []
+
+    keys = []
+    for apart in (False, True, True):
+        asyncio.run(Sglang(Keys("http://server:1")).score([], apart=apart))
+    assert keys[0] is None
+    assert None not in keys[1:]
+    assert len(set(keys)) == 3
 
 
 @pytest.mark.parametrize("told", [{}, [{}], [{"meta_info": {}}], None])

@@ -73,7 +73,7 @@ def test_each_token_of_a_continuation_scores_as_transformers_does(well, folder, 
 
 
 def test_what_the_prefix_cache_gave_is_counted_over_all_prompts(well):
-    first, again = ([reply.cached for reply in replies] for replies in well[0][4:6])
+    first, again = ([reply.cached for reply in replies] for replies in well[0][5:7])
     assert sum(first) == 64  # the second prompt of the two has the first one's two blocks
     assert sum(again) == 128
 
@@ -102,6 +102,17 @@ def test_the_same_name_never_has_the_same_path_or_salt(copies):
     salts = [body["cache_salt"] for path, body in asked if path == "/v1/completions"]
     assert len(set(paths)) == len(set(salts)) == 2
     assert not any(Path(path).exists() for path in paths)
+
+
+def test_requests_that_are_to_be_apart_have_salts_of_their_own(copies):
+    async def twice(server, copy):
+        await server.publish("one", copy)
+        for _ in range(2):
+            await server.score([Ask(tuple(prompt), "one", words=tuple(WORDS)) for prompt in PROMPTS], apart=True)
+
+    asked = played("well", twice, copies[0])[1]
+    salts = [body["cache_salt"] for path, body in asked if path == "/v1/completions"]
+    assert len(set(salts)) == len(salts) == 2
 
 
 def test_more_tokens_than_a_request_may_ask_for_go_in_several():

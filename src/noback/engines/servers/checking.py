@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from noback.directions import drawn
-from noback.engines.servers.server import About, Ask, Copy, Server
+from noback.engines.servers.server import MARK, About, Ask, Copy, Server
 from noback.errors import InputError
 
-Published = Callable[[dict[str, Tensor]], tuple[dict[str, Any], dict[str, Tensor]]]
+Named = Callable[[dict[str, Tensor]], tuple[dict[str, Any], dict[str, Tensor]]]
 MOVED = 1e-3  # least change of a log-probability by the canary, which changes it by far more where adapters count
 
 
-_CANARY = 0.1  # standard deviation of its B: an answer changes by far more than by rounding
+CANARY = 0.1  # standard deviation of its B: an answer changes by far more than by rounding
 _CANARY_TOKENS = (3, 4, 5, 6, 7, 8, 9, 10)  # that any vocabulary has
 
 
@@ -32,18 +32,24 @@ class Needs(NamedTuple):
     tokens: int  # the longest prompt
     prompt: tuple[int, ...]  # for the canary
     words: tuple[int, ...]
+    sends_base: bool = False  # whether the model's own linears are sent to it
 
 
-def needs_of(tensors: Mapping[str, Tensor], published: Published) -> Needs:
+def needs_of(tensors: Mapping[str, Tensor], published: Named) -> Needs:
     """What a run with these tuned tensors asks of a server; `published` gives an adapter as servers take it."""
     strong = {
         name: tensor if ".lora_A." in name
-        else torch.from_numpy(drawn(tuple(tensor.shape), name, "canary", _CANARY)).to(tensor.dtype)
+        else torch.from_numpy(drawn(tuple(tensor.shape), name, "canary", CANARY)).to(tensor.dtype)
         for name, tensor in tensors.items()
     }  # fmt: skip
     copy = Copy(*published(strong))
-    targets = frozenset(name.partition(".lora_")[0].rpartition(".")[2] for name in tensors)
-    return Needs(copy, int(copy.config["r"]), targets, 2, len(_CANARY_TOKENS), _CANARY_TOKENS, (11, 12, 13))
+    return needs_with(copy, int(copy.config["r"]))
+
+
+def needs_with(canary: Copy, rank: int) -> Needs:
+    """What a run asks of a server whose adapters have the canary's linears and this rank."""
+    targets = frozenset(name.partition(".lora_")[0].rpartition(".")[2] for name in canary.tensors)
+    return Needs(canary, rank, targets, 2, len(_CANARY_TOKENS), _CANARY_TOKENS, (11, 12, 13))
 
 
 async def examined(server: Server, needs: Needs, name: str) -> About:
@@ -66,6 +72,7 @@ def complaints(server: Server, about: About, needs: Needs) -> dict[str, str | No
     return {
         "version": _version(server, about),
         "replicas": _replicas(server, about),
+        "weights": _weights(server, about, needs),
         "adapters": None if about.lora else f"server {server.url} takes no adapters; start it with {server.lora_flag}",
         "rank": _rank(server, about, needs),
         "targets": _targets(server, about, needs),
@@ -92,13 +99,22 @@ def _replicas(server: Server, about: About) -> str | None:
     )
 
 
+def _weights(server: Server, about: About, needs: Needs) -> str | None:
+    if needs.sends_base or not about.weights.startswith(MARK):
+        return None
+    return (
+        f"server {server.url} holds the weights of a run that tuned its model and was killed ({about.weights}), not "
+        "those of its files; start it again, or let that run go on and end: noback resume"
+    )
+
+
 def _rank(server: Server, about: About, needs: Needs) -> str | None:
     rank = about.lora.rank if about.lora else None
     if rank is None or rank >= needs.rank:
         return None
     return (
         f"server {server.url} takes adapters up to rank {rank} and the run's has rank {needs.rank}; start it with "
-        f"{server.rank_flag} {needs.rank}, or lower --set adapter.rank"
+        f"{server.rank_flag} {needs.rank}, or lower {'--set noise.rank' if needs.sends_base else '--set adapter.rank'}"
     )
 
 

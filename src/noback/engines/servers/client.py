@@ -68,7 +68,7 @@ class Client:
         self._room: asyncio.Semaphore | None = None
 
     async def get(self, path: str, *, timeout: float | None = None) -> Any:
-        """What stands at a path, as JSON."""
+        """What stands at a path, as JSON; `timeout`: seconds, where what is asked comes sooner than scores may."""
         return await self._asked("GET", path, None, again=True, timeout=timeout)
 
     async def post(self, path: str, body: Any, *, again: bool) -> Any:
@@ -100,14 +100,14 @@ class Client:
         self, method: str, path: str, body: Any, *, again: bool, timeout: float | None
     ) -> httpx.Response:
         """A reply that says yes."""
-        pauses = list(self._pauses)
+        pauses, within = list(self._pauses), min(timeout or self._timeout, self._timeout)
         while True:
             pause = pauses.pop(0) if pauses else None
             try:
-                reply = await self._sent(method, path, body, timeout or self._timeout)
+                reply = await self._sent(method, path, body, within)
             except httpx.TimeoutException:
                 raise Away(
-                    f"server {self.url} has not answered {path} within {timeout or self._timeout:g} s; look at its "
+                    f"server {self.url} has not answered {path} within {within:g} s; look at its "
                     "log, or give it longer (--timeout)"
                 ) from None
             except (httpx.TransportError, httpx.InvalidURL, OSError) as error:

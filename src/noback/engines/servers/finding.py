@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from noback.engines.servers.server import About, Refused, Server
+from noback.engines.servers.server import About, Away, Refused, Server
 from noback.errors import InputError
 
 
@@ -16,6 +16,8 @@ async def found_at(servers: Sequence[Server]) -> tuple[Server, About]:
             return server, await server.about()
         except BaseException as error:
             await server.close()
+            if isinstance(error, Away):
+                raise InputError(str(error)) from None
             if not isinstance(error, Refused):
                 raise
             refused.append(error)

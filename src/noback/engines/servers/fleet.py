@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from noback.engines.servers.copies import Base
 from noback.engines.servers.server import About, Ask, Away, Copy, NotLoaded, Reply, Server
 from noback.errors import InputError
 
@@ -34,6 +35,13 @@ class Numbered(NamedTuple):
     copy: Copy
 
 
+class Published(NamedTuple):
+    """What parts are asked on: copies, and the weights beside which they were made."""
+
+    copies: Sequence[Numbered]
+    base: Base | None
+
+
 class Fleet:
     """Servers with the same model, as one."""
 
@@ -47,17 +55,21 @@ class Fleet:
         say: Callable[[str], None],
     ) -> None:
         """`examine` refuses a server that cannot do the work. `wait`: seconds that all may be away at once."""
-        self._seats = [_Seat(server, name) for server in servers]
+        # What a server has in its cache depends on which parts it had: rounding would, too, were it used.
+        self._seats = [_Seat(server, name, apart=len(servers) > 1) for server in servers]
         self._examine, self._wait, self._say = examine, wait, say
         self.abouts: list[About] = []
 
     async def begin(self, is_left_over: Callable[[str], bool]) -> list[About]:
-        """Examine every server, and retire what an earlier process left; one that is away now is an error."""
-        for seat in self._seats:
-            await seat.server.about()  # one that hangs, or is another program, is told before it is asked to unload
-            for name in [name for name in await seat.server.loaded() if is_left_over(name)]:
-                await seat.server.retire(name)
-        self.abouts = [await self._examine(seat.server) for seat in self._seats]
+        """Examine every server, and retire what an earlier process left; one that is away now is refused."""
+        try:
+            for seat in self._seats:
+                await seat.server.about()  # one that hangs, or is another program, is told before it is asked to unload
+                for name in [name for name in await seat.server.loaded() if is_left_over(name)]:
+                    await seat.server.retire(name)
+            self.abouts = [await self._examine(seat.server) for seat in self._seats]
+        except Away as error:
+            raise InputError(str(error)) from None
         first = self.abouts[0]
         for seat, about in zip(self._seats, self.abouts, strict=True):
             if (about.version, about.dtype) != (first.version, first.dtype):
@@ -67,10 +79,13 @@ class Fleet:
                 )
         return self.abouts
 
-    async def score(self, parts: Sequence[Part], copies: Sequence[Numbered]) -> list[list[Reply]]:
-        """The replies to each part."""
+    async def score(
+        self, parts: Sequence[Part], copies: Sequence[Numbered], base: Base | None = None
+    ) -> list[list[Reply]]:
+        """The replies to each part; `base`: weights beside which the copies were made, none: the model's own."""
         board = _Board(len(parts))
-        work = [asyncio.create_task(self._work(seat, board, parts, copies)) for seat in self._seats]
+        on = Published(copies, base)
+        work = [asyncio.create_task(self._work(seat, board, parts, on)) for seat in self._seats]
         try:
             await asyncio.gather(*work)
         finally:
@@ -82,11 +97,16 @@ class Fleet:
         """Unload copies wherever they are; a server that is away holds none when it is back."""
         await asyncio.gather(*(seat.retire(numbers) for seat in self._seats))
 
+    @property
+    def has_sent(self) -> bool:
+        """Whether weights were sent, which the servers are to have no more in the end."""
+        return any(seat.was_sent for seat in self._seats)
+
     async def end(self) -> None:
-        """Unload everything and close."""
+        """Unload everything, have the servers load their own weights again, and close."""
         await asyncio.gather(*(seat.end() for seat in self._seats))
 
-    async def _work(self, seat: _Seat, board: _Board, parts: Sequence[Part], copies: Sequence[Numbered]) -> None:
+    async def _work(self, seat: _Seat, board: _Board, parts: Sequence[Part], on: Published) -> None:
         """What one server does of the parts, until all are done."""
         if seat.away is not None:
             await self._come_back(seat, board)
@@ -95,7 +115,7 @@ class Fleet:
             if index is None:
                 await board.change(board.next_look())
                 continue
-            asked = asyncio.create_task(seat.answers(parts[index], copies))
+            asked = asyncio.create_task(seat.answers(parts[index], on))
             ended = asyncio.create_task(board.finished.wait())
             try:
                 await asyncio.wait([asked, ended], return_when=asyncio.FIRST_COMPLETED)
@@ -147,23 +167,27 @@ class Fleet:
 class _Seat:
     """A server and what is published on it."""
 
-    def __init__(self, server: Server, name: Callable[[], str]) -> None:
-        self.server, self._name = server, name
+    def __init__(self, server: Server, name: Callable[[], str], *, apart: bool) -> None:
+        """`apart`: a request's answers do not depend on the requests before it."""
+        self.server, self._name, self._apart = server, name, apart
         self._names: dict[int, str] = {}  # of copies that are there
+        self._base: int | None = None  # the number of the base that is there
+        self.was_sent = False  # whether any ever was
         self._doubtful: list[str] = []  # names that were sent, and may be there or not
         self.away: Away | None = None  # why it is not at work
         self.away_since = 0.0
 
-    async def answers(self, part: Part, copies: Sequence[Numbered]) -> list[Reply]:
-        """The replies to a part, once its copies are published here."""
+    async def answers(self, part: Part, on: Published) -> list[Reply]:
+        """The replies to a part, once its copies are published here, and their base."""
         for attempt in range(_MOST_REPUBLISHED):
             try:
-                await self._publish(copies)
+                await self._rebase(on.base)
+                await self._publish(on.copies)
                 asks = [
                     ask._replace(adapter=None if number is None else self._names[number])
                     for ask, number in zip(part.asks, part.copies, strict=True)
                 ]
-                return await self.server.score(asks)
+                return await self.server.score(asks, apart=self._apart)
             except Away:
                 self._doubt()
                 raise
@@ -184,8 +208,18 @@ class _Seat:
         """Unload everything and close."""
         try:
             await self.retire(list(self._names))
+            if self.was_sent:
+                await self.server.restore()
         finally:
             await self.server.close()
+
+    async def _rebase(self, base: Base | None) -> None:
+        if base is None or base.number == self._base:
+            return
+        self._base, self.was_sent = None, True
+        name = self._name()
+        await self.server.rebase(base.tensors, name)
+        self._base = base.number
 
     async def _publish(self, copies: Sequence[Numbered]) -> None:
         missing = {one.number: self._name() for one in copies if one.number not in self._names}
@@ -198,6 +232,7 @@ class _Seat:
     def _doubt(self) -> None:
         self._doubtful += self._names.values()
         self._names.clear()
+        self._base = None
 
     async def _clear(self) -> None:
         """Unload what nobody uses any more."""

@@ -18,5 +18,5 @@ def targets_of(name: str, adapter: Adapter) -> tuple[str, ...] | None:
 
 
 def linear_of(tensor: str) -> str:
-    """The last name of the linear that an A or B is beside."""
-    return tensor.partition(".lora_")[0].rpartition(".")[2]
+    """The last name of the linear that a tensor is of, or an A or B beside."""
+    return tensor.partition(".lora_")[0].removesuffix(".weight").rpartition(".")[2]

@@ -14,6 +14,7 @@ from noback.options import option, positive, whole
 if TYPE_CHECKING:
     from noback.engines.engine import Engine
     from noback.engines.servers.client import Client
+    from noback.engines.servers.copies import Copies
     from noback.engines.servers.server import Server
     from noback.weights import Weights
 
@@ -26,6 +27,7 @@ class ServerEngine:
 
     kind: ClassVar[str]
     needs_base: ClassVar[bool] = False
+    takes_weights: ClassVar[bool] = False  # whether weights of the model can be replaced while it runs
     # Where servers are and how long they are waited for decides no bits, so a journal does not hold it.
     unrecorded: ClassVar[tuple[str, ...]] = ("url", "timeout", "wait", "key_variable")
 
@@ -87,13 +89,23 @@ class ServerEngine:
         from noback.engines.servers.remote import Remote
 
         return Remote(
-            self.servers(), weights, word_ids, lambda tensors: adapter.published(model, tensors), model=name, mark=mark,
+            self.servers(), weights, word_ids, self.copies(model, weights, adapter), model=name, mark=mark,
             micro_batch=self.micro_batch, wait=self.wait, say=say, meanwhile=meanwhile,
         )  # fmt: skip
 
+    def copies(self, model: Any, weights: Weights, adapter: Any) -> Copies:
+        """What gives the adapters of points: the run's own, or the products that displace the model's linears."""
+        from noback.engines.servers.copies import AdapterCopies
+        from noback.engines.servers.thin import ThinCopies
+
+        if adapter.servable:
+            return AdapterCopies(weights, lambda tensors: adapter.published(model, tensors))
+        return ThinCopies(model, weights)
+
     def check(
-        self, *, adapter: Any, causal: bool, written: bool, dtype: str, quantise: str | None, readout: bool = False
-    ) -> None:
+        self, *, adapter: Any, causal: bool, written: bool, dtype: str, quantise: str | None, noise_rank: int = 0,
+        readout: bool = False,
+    ) -> None:  # fmt: skip
         """Refuse a run that no server can score; `written`: answers are written."""
         if readout:
             raise InputError(
@@ -115,10 +127,12 @@ class ServerEngine:
                 f"quantise is {quantise!r} and the base is on a server; start the server with a quantised model, and "
                 "leave --quantise out"
             )
-        if not adapter.servable:
+        by_products = adapter.as_products and self.takes_weights
+        if not adapter.servable and not (by_products and noise_rank):
+            also = ", or full with thin directions (--noise rank1 or low_rank)" if by_products else ""
             raise InputError(
-                f"engine {self.kind!r} holds adapters beside its model and adapter is {adapter.kind!r}; expected lora: "
-                "use --adapter lora, or --engine local"
+                f"engine {self.kind!r} holds adapters beside its model and adapter is {adapter.kind!r}; expected lora"
+                f"{also}: use --adapter lora, or --engine local"
             )
         if dtype != "float32":
             raise InputError(

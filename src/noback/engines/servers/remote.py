@@ -27,10 +27,11 @@ from noback.engines.by_group import group_by_group
 from noback.engines.generation import Writing
 from noback.engines.outline import is_same_model
 from noback.engines.reuse.planning import Tally
-from noback.engines.servers.checking import Published, examined, needs_of
+from noback.engines.servers.checking import examined
 from noback.engines.servers.client import Background
+from noback.engines.servers.copies import Base, Copies
 from noback.engines.servers.fleet import Fleet, Numbered, Part
-from noback.engines.servers.server import About, Ask, Copy, Reply, Server
+from noback.engines.servers.server import MARK, About, Ask, Reply, Server
 from noback.errors import InputError
 from noback.tasks import Batch
 from noback.values import UNPERTURBED, Move
@@ -47,7 +48,7 @@ class Remote:
         servers: Sequence[Server],
         weights: Weights,
         word_ids: Sequence[int] | None,
-        published: Callable[[dict[str, Tensor]], tuple[dict[str, Any], dict[str, Tensor]]],
+        copies: Copies,
         *,
         model: str,
         mark: str,
@@ -56,17 +57,18 @@ class Remote:
         say: Callable[[str], None] = lambda _: None,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
-        """`published` gives an adapter's configuration and tensors as a server takes them, from tensors by their names.
+        """`copies` gives the adapter at a point.
 
         `word_ids` none: a batch's candidates are read. `model`: what the run calls the base. `mark`: of the run, in the
         names of its adapters. `wait`: seconds that all servers may be away. `meanwhile` is called while they work.
         """
-        self._weights, self._words, self._published = weights, word_ids, published
+        self._weights, self._words, self._copies = weights, word_ids, copies
         self._micro_batch, self._meanwhile, self._servers = micro_batch, meanwhile, len(servers)
         self._names = Names(mark)
-        self._fleet = Fleet(servers, _examiner(model, weights, published, self._names), self._names, wait=wait, say=say)
+        self._fleet = Fleet(servers, _examiner(model, copies, self._names), self._names, wait=wait, say=say)
         self._numbers = itertools.count()
-        self._standing: tuple[int, Numbered] | None = None  # the copy of the weights as they stood after some writes
+        # The copy of the weights as they stood after some writes, beside a base.
+        self._standing: tuple[tuple[int, int | None], Numbered] | None = None
         self._background: Background | None = None
         self._ending: Callable[[], object] | None = None
         self._abouts: list[About] = []
@@ -95,11 +97,12 @@ class Remote:
     def score(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
         """The label logits of the batch at each point: float32 [examples, labels] each."""
         background = self._begun()
-        copies = [self._copy(point) for point in points]
+        base = self._copies.base(points, self._limit)
+        copies = [self._copy(point, base) for point in points]
         size = self._micro_batch or math.ceil(len(batch) / (1 if self._servers == 1 else 2 * self._servers))
         batches = [batch.part(slice(first, first + size)) for first in range(0, len(batch), size)]
         parts = [self._part(some, copies) for some in batches]
-        asked = background.start(self._fleet.score([part for part, _ in parts], copies))
+        asked = background.start(self._fleet.score([part for part, _ in parts], copies, base))
         try:
             self._meanwhile()
             replies = asked.result()
@@ -142,19 +145,22 @@ class Remote:
             self._ending = weakref.finalize(self, _end, background, self._fleet)
         return self._background
 
-    def _copy(self, point: Move) -> Numbered:
+    @property
+    def _limit(self) -> int | None:
+        """The largest rank that every server takes; None: they do not say."""
+        told = [about.lora.rank for about in self._abouts if about.lora is not None and about.lora.rank is not None]
+        return min(told, default=None)
+
+    def _copy(self, point: Move, base: Base | None) -> Numbered:
         """The adapter at a point; that of the weights as they stand is kept as long as they do."""
         if point != UNPERTURBED:
-            return self._numbered({name: self._weights.perturbed(name, [point])[0] for name in self._weights.names})
-        if self._standing is None or self._standing[0] != self._weights.writes:
+            return Numbered(next(self._numbers), self._copies.copy(point))
+        here = self._weights.writes, None if base is None else base.number
+        if self._standing is None or self._standing[0] != here:
             if self._standing is not None and self._background is not None:
                 self._background.run(self._fleet.retire([self._standing[1].number]))
-            now = {name: tensor.clone() for name, tensor in self._weights.tensors.items()}
-            self._standing = self._weights.writes, self._numbered(now)
+            self._standing = here, Numbered(next(self._numbers), self._copies.copy(point))
         return self._standing[1]
-
-    def _numbered(self, tensors: dict[str, Tensor]) -> Numbered:
-        return Numbered(next(self._numbers), Copy(*self._published(tensors)))
 
     def _stands(self, copy: Numbered) -> bool:
         return self._standing is not None and self._standing[1].number == copy.number
@@ -170,9 +176,7 @@ class Remote:
         self.tally = replace(self.tally, tokens=self.tally.tokens + tokens, cached=self.tally.cached + cached)
 
 
-def _examiner(
-    model: str, weights: Weights, published: Published, names: Names
-) -> Callable[[Server], Coroutine[Any, Any, About]]:
+def _examiner(model: str, copies: Copies, names: Names) -> Callable[[Server], Coroutine[Any, Any, About]]:
     """What examines a server; it holds no engine, so that one that is used no more is seen to be."""
 
     async def examine(server: Server) -> About:
@@ -182,7 +186,7 @@ def _examiner(
                 f"server {server.url} serves {about.model!r}, whose weights are others than those of model {model!r}; "
                 f"name the one that it serves: --model {about.model}"
             )
-        return await examined(server, needs_of(weights.tensors, published), names())
+        return await examined(server, copies.needs(), names())
 
     return examine
 
@@ -192,7 +196,7 @@ class Names:
 
     def __init__(self, mark: str) -> None:
         """`mark`: of the run, the same in each of its processes."""
-        self._run = f"noback-{mark}-"
+        self._run = f"{MARK}{mark}-"
         self._host = hashlib.blake2b(socket.gethostname().encode(), digest_size=3).hexdigest()
         self._process = f"{self._host}-{os.getpid()}-"
         self._before, self._numbers = f"{self._run}{self._process}{secrets.token_hex(3)}-", itertools.count()
@@ -256,7 +260,7 @@ def _end(background: Background, fleet: Fleet) -> None:
         threading.Thread(target=_end, args=(background, fleet), name="noback end").start()
         return
     with suppress(Exception):
-        background.start(fleet.end()).result(timeout=10)
+        background.start(fleet.end()).result(timeout=600 if fleet.has_sent else 10)
     background.end()
 
 

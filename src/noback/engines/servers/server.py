@@ -23,6 +23,9 @@ class Refused(InputError):
     """The server understood and said no."""
 
 
+MARK = "noback-"  # before what is ours on a server: adapters' names, and what it calls weights that were sent
+
+
 class Limits(NamedTuple):
     """What adapters a server takes."""
 
@@ -43,6 +46,7 @@ class About:
     replicas: int  # of data parallelism within the server
     context: int | None  # tokens that a prompt may have
     lora: Limits | None  # None: it takes no adapters
+    weights: str = ""  # what it calls the weights that it holds; with MARK first where a run has sent them
 
     def recorded(self) -> dict[str, Any]:
         """What a journal's header says of the server: that which decides its numbers."""
@@ -83,6 +87,7 @@ class Server(Protocol):
     targets_flag: ClassVar[str | None]  # None: it takes any linear
     slots_flag: ClassVar[str]
     cache_off_flag: ClassVar[str]  # turns the prefix cache off
+    takes_weights: ClassVar[bool]  # whether weights of its model can be replaced while it runs
     reads_files: ClassVar[bool]  # whether an adapter's files must stay where they were written
     url: str
 
@@ -102,8 +107,19 @@ class Server(Protocol):
         """Unload an adapter; one that is not there is none."""
         ...
 
-    async def score(self, asks: Sequence[Ask]) -> list[Reply]:
-        """Answer prompts in any mix of adapters, in their order; a server that takes one at a time is asked so."""
+    async def score(self, asks: Sequence[Ask], *, apart: bool = False) -> list[Reply]:
+        """Answer prompts in any mix of adapters, in their order; a server that takes one at a time is asked so.
+
+        `apart`: use nothing that earlier requests left in the prefix cache.
+        """
+        ...
+
+    async def rebase(self, tensors: Mapping[str, Tensor], mark: str) -> None:
+        """Put weights in the place of the model's own, by the names of its files; they are then called `mark`."""
+        ...
+
+    async def restore(self) -> None:
+        """Put the model's own weights back."""
         ...
 
     async def close(self) -> None:

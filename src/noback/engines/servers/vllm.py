@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from torch import Tensor
+
 from noback.engines.servers.adapter_files import AdapterFiles
 from noback.engines.servers.client import Client
 from noback.engines.servers.precision import precision_of
@@ -64,6 +66,7 @@ class Vllm:
     targets_flag: ClassVar[str | None] = None
     slots_flag: ClassVar[str] = "--max-loras"
     cache_off_flag: ClassVar[str] = "--no-enable-prefix-caching"
+    takes_weights: ClassVar[bool] = False
     reads_files: ClassVar[bool] = True
 
     def __init__(self, client: Client, folder: Path | None = None) -> None:
@@ -121,7 +124,7 @@ class Vllm:
         finally:
             self._forget(name)
 
-    async def score(self, asks: Sequence[Ask]) -> list[Reply]:
+    async def score(self, asks: Sequence[Ask], *, apart: bool = False) -> list[Reply]:
         """A request for each adapter, all of them at once; those of the model alone go before.
 
         On a CPU, 0.32 gives a prompt without an adapter that meets others in a batch the answers of one of theirs.
@@ -132,12 +135,19 @@ class Vllm:
         found = dict[tuple[str | None, Prompt], dict[int, float]]()
         for alone in (True, False):
             some = [one for one in requests if (one.adapter is None) == alone]
-            answers = await asyncio.gather(*(self._answers(one) for one in some))
+            answers = await asyncio.gather(*(self._answers(one, apart) for one in some))
             for request, tables in zip(some, answers, strict=True):
                 for prompt, table in zip(request.prompts, tables, strict=True):
                     found.setdefault((request.adapter, prompt), {}).update(table)
         replies = [_reply(ask, found) for ask in asks]
         return [replies[0]._replace(cached=await self._newly_cached()), *replies[1:]] if replies else []
+
+    async def rebase(self, tensors: Mapping[str, Tensor], mark: str) -> None:
+        """It takes no weights over HTTP."""
+        raise Refused(f"server {self.url} takes no weights ({len(tensors)} tensors of {mark!r}); use --engine sglang")
+
+    async def restore(self) -> None:
+        """It has the model's own weights always."""
 
     async def close(self) -> None:
         """Give back its connections, and remove what was written for it."""
@@ -160,9 +170,10 @@ class Vllm:
         self._base = str(bases[0]["id"])
         return bases[0]
 
-    async def _answers(self, request: _Request) -> list[dict[int, float]]:
+    async def _answers(self, request: _Request, apart: bool) -> list[dict[int, float]]:
         """After each prompt of a request, the log-probability of each token that was asked for."""
         held = self._held.get(request.adapter or "")
+        salt = secrets.token_hex(8) if apart else held.salt if held else None
         body = {
             "model": request.adapter or self._base,
             "prompt": [list(prompt) for prompt in request.prompts],
@@ -171,7 +182,7 @@ class Vllm:
             "logprobs": 1,
             "logprob_token_ids": list(request.words),
             "return_tokens_as_token_ids": True,
-            **({"cache_salt": held.salt} if held else {}),
+            **({"cache_salt": salt} if salt else {}),
         }
         try:
             told = await self._client.post("/v1/completions", body, again=True)
