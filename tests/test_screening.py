@@ -4,12 +4,15 @@ import dataclasses
 import itertools
 import json
 import math
+import multiprocessing
+import os
+import signal
 
 import pytest
 import torch
 
 import noback
-from noback import Adam, Lora, MeZO, OneSided, RunConfig, Sgd, TwoSided
+from noback import Adam, LocalEngine, Lora, MeZO, OneSided, RunConfig, Sgd, TwoSided
 from noback.config import config_of
 from noback.errors import InputError
 from noback.evaluating import answers
@@ -25,6 +28,7 @@ from noback.usual import AUTO
 from noback.watching import Silent
 from tests.conftest import write_rows
 from tests.contracts.tables import DIRECTIONS_PER, ESTIMATORS, READOUTS, RULES
+from tests.test_distributed import together
 
 STEPS = 12
 
@@ -177,6 +181,40 @@ def test_a_stop_while_it_seeks_leaves_nothing_and_the_same_command_begins_anew(c
         train(config, tmp_path / "run", stop=lambda: next(asked))
     assert not (tmp_path / "run").exists()
     same_run(train(config, tmp_path / "run"), train(config, tmp_path / "undisturbed"))
+
+
+def test_a_process_killed_while_it_seeks_leaves_nothing(config, tmp_path):
+    processes = multiprocessing.get_context("forkserver")
+    child = processes.Process(target=killed_at_step, args=(config, tmp_path / "run", 9))
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    assert not list(tmp_path.glob("run*"))
+    same_run(train(config, tmp_path / "run"), train(config, tmp_path / "undisturbed"))
+
+
+def killed_at_step(config, out, step):
+    """Train; killed when so many steps of trials were taken."""
+    asked = itertools.count()
+    train(config, out, stop=lambda: next(asked) == step and os.kill(os.getpid(), signal.SIGKILL))
+
+
+def test_ranks_find_the_rate_of_one_process_and_agree(config, tmp_path):
+    config = dataclasses.replace(config, engine=LocalEngine(micro_batch=2))
+    said = together(2, config, tmp_path / "shared")
+    alone = train(config, tmp_path / "alone")
+    assert [weights for _, weights, _ in said] == [alone.final_weights] * 2, said
+    assert (tmp_path / "shared" / "journal").read_bytes() == (tmp_path / "alone" / "journal").read_bytes()
+
+
+def test_a_step_longer_than_the_weights_is_lost_whatever_the_loss_says(config, monkeypatch):
+    run = opened(config)
+    trials, far, near = Trials(run, lambda: False), Trial(100.0), Trial(1e-3)
+    monkeypatch.setattr("noback.screening.trials.has_risen", lambda _: False)
+    for trial in (far, near):
+        trials.go_on(trial, 3, lambda _: None)
+    assert (far.lost, len(far.records)) == (True, 1)
+    assert (near.lost, len(near.records)) == (False, 3)
 
 
 def test_it_works_for_an_objective_that_is_no_smooth_one(config, tmp_path):

@@ -19,15 +19,19 @@ from noback.evaluating import objective_parts
 from noback.journal import EpsChange, StepRecord
 from noback.measuring import measure
 from noback.refitting import fit, fit_steps
-from noback.replaying import CHUNK, move_at
+from noback.replaying import CHUNK, move_at, step_length
 from noback.run import Run, take_options
 from noback.stepping import eps_after
 from noback.values import MOST_STEPS, direction_seeds
 from noback.watching import Silent
 
 HELD_OUT = 256  # validation examples that judge a trial, at most
-_PARTS = 16  # in so many parts, whose losses show the noise of their mean
+_PARTS = 32  # in so many parts, whose losses show the noise of their mean
 _RISEN, _LAST = 2.0, 5  # times the first step's loss, and the last steps whose mean is compared with it
+
+# Times the length of all weights: a step that goes so far leaves nothing of them, whatever the loss says. A base model
+# that is sure of wrong answers has a higher loss than one that knows nothing.
+_FAR = 3.0
 
 
 @dataclass(slots=True)
@@ -59,7 +63,7 @@ class Trials:
         if run.readout is not None and 0 in fit_steps(run.config):
             given, _ = fit(run, run.readout)
             self._fit = math.ceil(len(given.gold) / run.config.batch)
-        self.base = self._judged()
+        self.base, self._norm = self._judged(), run.weights.norm()
 
     def go_on(self, trial: Trial, steps: int, tell: Callable[[int], None]) -> None:
         """Let a trial have taken so many steps, and judge it; one that is lost stays so."""
@@ -109,6 +113,8 @@ class Trials:
         if not all(map(math.isfinite, (found.loss, *found.slopes, *found.figures))):
             raise NoNumbers("a loss of a trial")
         trial.records.append(StepRecord(step, found.loss, found.slopes, found.figures))
+        if step_length(run, move_at(run, trial.records, step)) > _FAR * self._norm:
+            raise NoNumbers("a step of a trial is longer than all weights together")
         self._advance(trial, step, step + 1)
 
     def _advance(self, trial: Trial, first: int, end: int) -> None:
