@@ -66,7 +66,7 @@ def test_a_comparison_answers_the_test_set_where_each_budget_ends(table, tmp_pat
     assert first["forwards"][0] == zero_shot["tasks"]["sst2"]["end"]  # no step is paid for
     assert first["forwards_difference"] == [None] * 3
     assert second["forwards_difference"][0] == [0.0, 0.0, 0.0]  # neither has taken a step
-    assert found["machine"]["torch"]
+    assert found["machines"][0]["torch"]
     assert not list((tmp_path / "out" / "grid" / "runs").glob("*/snapshots"))  # journals give every step again
     assert "n-SPSA" in text(found)
 
@@ -110,6 +110,9 @@ def test_means_differences_and_the_budget_that_reaches_the_reference(table):
     }
     ends = {("MeZO", *key): {"test": 0.5, "lr": 1e-3}, ("n-SPSA", *key): {"test": 0.75, "lr": 1e-2}}
     first, second, _ = summarised(plan, courses, ends)
+    some = summarised(plan_of({**table, "seeds": [13, 21]}), courses, ends)  # half of the runs
+    assert some[1]["forwards"] == [None] * 3  # of other seeds it would be no figure to compare
+    assert some[1]["forwards_difference"][2][0] == 25.0
     assert first["forwards"] == [0.0, 25.0, 50.0]
     assert second["forwards"] == [0.0, 50.0, 75.0]
     assert second["forwards_difference"][2][0] == 25.0
@@ -228,6 +231,10 @@ def test_the_table_so_far_is_of_what_has_ended_and_runs_nothing(table, tmp_path)
     assert first["tasks"]["sst2"]["seeds"] == 2
     assert (second["forwards"], second["tasks"]["sst2"]["seeds"], zero_shot["end"]) == ([None] * 3, 0, None)
     assert sorted(folder.rglob("*.json")) == sorted([*files, folder / "methods.json"])
+    assert (first["runs"], second["runs"], second["planned"]) == (2, 0, 2)
+    assert "n-SPSA (0 of 2 runs)" in text(bench_methods(plan, folder, watcher=Silent(), so_far=True))
+    elsewhere = plan_of({**table, "data": "elsewhere"})  # a plan is the same wherever its data are
+    assert bench_methods(elsewhere, folder, watcher=Silent(), so_far=True)["rows"][0] == first
 
 
 def test_a_part_that_fails_is_named_with_its_last_words(table, tmp_path, capsys):

@@ -33,12 +33,7 @@ def bench_methods(
     """
     described = begin(plan, folder)
     cells = {} if so_far else bench_part(plan, folder, (1, 1), watcher=watcher, stop=stop)
-    table = {
-        "kind": "methods",
-        "plan": described,
-        "machine": machine(chosen_device(None)),
-        **_found(plan, folder, cells),
-    }
+    table = {"kind": "methods", "plan": described, **_found(plan, folder, cells)}
     write_whole(folder / FILE, json_text(table, indent=1))
     return {"folder": str(folder), **table}
 
@@ -56,6 +51,7 @@ def bench_part(
     Every file has the name of its cell, so parts may run at the same time.
     """
     cells = dict[str, Any]()
+    write_whole(folder / "machines" / f"{part[0]}-of-{part[1]}.json", json_text(machine(chosen_device(None))))
     for group in plan.part(*part):
         for choose in (plan.first_tried, plan.then_run):
             cells |= run_cells(
@@ -92,7 +88,13 @@ def _found(plan: Plan, folder: Path, cells: Mapping[str, Any]) -> dict[str, Any]
             if is_regular(course):
                 courses[key] = read_json(course)
     gaps = {name: found["gap"] for name, found in known.items() if "gap" in found}
-    return {"gaps": gaps, "rows": summarised(plan, courses, ends)}
+    return {"machines": _machines(folder), "gaps": gaps, "rows": summarised(plan, courses, ends)}
+
+
+def _machines(folder: Path) -> list[dict[str, Any]]:
+    """What the runs were made on: each machine, version and commit once."""
+    found = [read_json(place) for place in sorted((folder / "machines").glob("*.json"))]
+    return [one for number, one in enumerate(found) if one not in found[:number]]
 
 
 def _slim(cell: Cell, folder: Path) -> None:
@@ -105,7 +107,8 @@ def begin(plan: Plan, folder: Path) -> dict[str, Any]:
     refuse_ranks("a comparison of methods is")
     described: dict[str, Any] = json.loads(json_text(dataclasses.asdict(plan)))
     _check(folder, described)
-    (folder / "grid" / "cells").mkdir(parents=True, exist_ok=True)
+    for name in ("grid/cells", "machines"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
     return described
 
 
@@ -113,7 +116,7 @@ def _check(folder: Path, described: dict[str, Any]) -> None:
     """Take a new folder, or the one of this very plan."""
     place = folder / "plan.json"
     if is_regular(place):
-        if read_json(place) != described:
+        if _without_places(read_json(place)) != _without_places(described):
             raise InputError(f"{str(folder)!r} holds the comparison of another plan; choose another --out")
         return
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -123,6 +126,11 @@ def _check(folder: Path, described: dict[str, Any]) -> None:
     except OSError as error:
         raise InputError(f"folder {str(folder)!r} cannot be made: {error.strerror}") from None
     write_whole(place, json_text(described, indent=1))
+
+
+def _without_places(described: dict[str, Any]) -> dict[str, Any]:
+    """A plan without where its data are, which may differ from machine to machine."""
+    return {**described, "grid": {**described["grid"], "data": None}}
 
 
 def _answer_along(cell: Cell, plan: Plan, folder: Path, watcher: Watcher) -> None:

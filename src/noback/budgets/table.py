@@ -32,8 +32,12 @@ def _end_row(plan: Plan, ends: Mapping[Key, Mapping[str, Any]], method: str, dra
             100 * float(ends[key]["test"]) for seed in plan.grid.seeds if (key := (method, task, drawn, seed)) in ends
         ]
         tasks[task] = {"end": _mean(found), "seeds": len(found)}
-    known = [entry["end"] for entry in tasks.values() if entry["end"] is not None]
-    return {"method": method, "shots": shots, "yardstick": True, "tasks": tasks, "end": _mean(known)}
+    runs, planned = _runs(tasks), len(plan.grid.tasks) * (len(plan.grid.seeds) if _trains(plan, method) else 1)
+    end = _whole_mean(runs, planned, _ends(tasks))
+    return {
+        "method": method, "shots": shots, "yardstick": True, "tasks": tasks, "runs": runs, "planned": planned,
+        "end": end,
+    }  # fmt: skip
 
 
 def _course_row(
@@ -48,15 +52,34 @@ def _course_row(
                 _mean([_accuracy(courses[key], kind, place) for key in keys]) for place in range(len(budgets))
             ]
         tasks[task] = entry
-    row: dict[str, Any] = {"method": method, "shots": shots, "yardstick": False, "tasks": tasks}
+    row: dict[str, Any] = {"method": method, "shots": shots, "yardstick": False, "tasks": tasks, "runs": _runs(tasks)}
+    row["planned"] = len(plan.grid.tasks) * len(plan.grid.seeds)
     for kind, budgets in _budgets(plan).items():
         columns = [[entry[kind][place] for entry in tasks.values()] for place in range(len(budgets))]
-        row[kind] = [_mean([value for value in column if value is not None]) for column in columns]
+        row[kind] = [_whole_mean(row["runs"], row["planned"], column) for column in columns]
         row[f"{kind}_difference"] = [
             _difference(plan, courses, method, shots, (kind, place)) for place in range(len(budgets))
         ]
     row["reaches_reference_at"] = _reached(plan, courses, method, shots)
     return row
+
+
+def _runs(tasks: Mapping[str, Mapping[str, Any]]) -> int:
+    return sum(int(entry["seeds"]) for entry in tasks.values())
+
+
+def _ends(tasks: Mapping[str, Mapping[str, Any]]) -> list[float | None]:
+    return [entry["end"] for entry in tasks.values()]
+
+
+def _trains(plan: Plan, method: str) -> bool:
+    return next(one.trains for one in plan.grid.methods if one.name == method)
+
+
+def _whole_mean(runs: int, planned: int, values: Sequence[float | None]) -> float | None:
+    """The mean over all tasks; none while runs are missing: of other tasks it would be no figure to compare."""
+    known = [value for value in values if value is not None]
+    return _mean(known) if runs == planned else None
 
 
 def _budgets(plan: Plan) -> dict[str, Sequence[float]]:
@@ -101,6 +124,8 @@ def _reached(plan: Plan, courses: Courses, method: str, shots: int) -> int | Non
     ]
     if not pairs:
         return None
+    if len(pairs) < len(plan.grid.tasks) * len(plan.grid.seeds):
+        return None
     goal = statistics.mean(_accuracy(other, "forwards", len(plan.forwards) - 1) for _, other in pairs)
     for place, budget in enumerate(plan.forwards):
         if statistics.mean(_accuracy(mine, "forwards", place) for mine, _ in pairs) >= goal:
@@ -129,11 +154,18 @@ def text(table: Mapping[str, Any]) -> str:
 def _cells(row: Mapping[str, Any], kind: str, budgets: int) -> list[str]:
     if row["yardstick"]:
         cells = [*["-"] * (budgets - 1), f"{_shown(row['end'])} at its end"]
-        return [row["method"], str(row["shots"]), *cells, *["-"] * (kind == "forwards")]
+        return [_named(row), str(row["shots"]), *cells, *["-"] * (kind == "forwards")]
     pairs = zip(row[kind], row[f"{kind}_difference"], strict=True)
     cells = [_shown(mean) + (f" ({d[0]:+.1f}: {d[1]:+.1f} to {d[2]:+.1f})" if d else "") for mean, d in pairs]
     reached = row["reaches_reference_at"]
-    return [row["method"], str(row["shots"]), *cells, *[str(reached or "never")] * (kind == "forwards")]
+    last = str(reached or ("never" if row["runs"] == row["planned"] else "-"))
+    return [_named(row), str(row["shots"]), *cells, *[last] * (kind == "forwards")]
+
+
+def _named(row: Mapping[str, Any]) -> str:
+    """The method, and how far it is where runs are missing; its differences are then of those that have ended."""
+    missing = row["runs"] < row["planned"]
+    return f"{row['method']} ({row['runs']} of {row['planned']} runs)" if missing else str(row["method"])
 
 
 def _shown(value: float | None) -> str:

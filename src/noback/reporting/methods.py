@@ -35,7 +35,7 @@ def methods_page(table: FolderTable) -> Page:
     sections += [
         Section("Yardsticks", _yardsticks(table.rows), in_summary=True),
         Section("Task by task", _panels(table.rows, listed(plan, "forwards"))),
-        Section("What was run", (_run_table(grid, mapping(table.values.get("machine"))), _methods_table(grid))),
+        Section("What was run", (_run_table(grid, listed(table.values, "machines")), _methods_table(grid))),
     ]
     gaps = mapping(table.values.get("gaps"))
     state = f"{len(gaps)} runs are gaps" if gaps else ""
@@ -60,8 +60,9 @@ def _budget_table(rows: Sequence[Mapping[str, Any]], kind: str, budgets: Sequenc
         name = f"{row.get('method')}-{row.get('shots')}-{kind}"
         cells = [_at(row, kind, place, f"{name}-{budget:g}") for place, budget in enumerate(budgets)]
         last = number_in(row, "reaches_reference_at")
-        end = (Cell(f"{last:g}" if last else "never", last, f"{name}-reached", numeric=True),) if reached else ()
-        found.append((Cell(str(row.get("method"))), Cell(str(row.get("shots")), numeric=True), *cells, *end))
+        never = NOTHING if _is_partial(row) else "never"
+        end = (Cell(f"{last:g}" if last else never, last, f"{name}-reached", numeric=True),) if reached else ()
+        found.append((Cell(_named(row)), Cell(str(row.get("shots")), numeric=True), *cells, *end))
     note = f"{_LEGEND} Columns: {_UNITS[kind]}. Beneath: the difference to the first method, with its 95 % interval."
     return Note(note), Table(head, tuple(found), first_is_head=True)
 
@@ -70,14 +71,25 @@ def _at(row: Mapping[str, Any], kind: str, place: int, name: str) -> Cell:
     """A mean and, beneath it, the difference to the reference."""
     values, differences = listed(row, kind), listed(row, f"{kind}_difference")
     mean = values[place] if place < len(values) else None
-    if not isinstance(mean, (int, float)):
-        return Cell(NOTHING, numeric=True)
     difference = differences[place] if place < len(differences) else None
     beneath: tuple[Cell, ...] = ()
     if isinstance(difference, list) and len(difference) == 3:
         change, low, high = difference
         beneath = (Cell(f"{change:+.1f} ({low:+.1f} to {high:+.1f})"),)
+    if not isinstance(mean, (int, float)):
+        return Cell(NOTHING, numeric=True, beneath=beneath)
     return Cell(f"{mean:.1f}", mean, name, numeric=True, beneath=beneath)
+
+
+def _is_partial(row: Mapping[str, Any]) -> bool:
+    """Whether some of a row's runs have not ended: its differences are of those that have, and it has no mean."""
+    runs, planned = number_in(row, "runs"), number_in(row, "planned")
+    return runs is not None and planned is not None and runs < planned
+
+
+def _named(row: Mapping[str, Any]) -> str:
+    name = str(row.get("method"))
+    return f"{name} ({row['runs']} of {row['planned']} runs)" if _is_partial(row) else name
 
 
 def _yardsticks(rows: Sequence[Mapping[str, Any]]) -> tuple[Block, ...]:
@@ -86,7 +98,7 @@ def _yardsticks(rows: Sequence[Mapping[str, Any]]) -> tuple[Block, ...]:
         end = number_in(row, "end")
         name = f"{row.get('method')}-{row.get('shots')}-end"
         text = NOTHING if end is None else f"{end:.1f}"
-        found.append((Cell(str(row.get("method"))), Cell(str(row.get("shots"))), Cell(text, end, name, numeric=True)))
+        found.append((Cell(_named(row)), Cell(str(row.get("shots"))), Cell(text, end, name, numeric=True)))
     return (Table(("method", "k", "accuracy at its end"), tuple(found), first_is_head=True),) if found else ()
 
 
@@ -122,16 +134,20 @@ def _trace(row: Mapping[str, Any], task: str, budgets: Sequence[Any], names: Seq
     )  # fmt: skip
 
 
-def _run_table(grid: Mapping[str, Any], machine: Mapping[str, Any]) -> Table:
+def _run_table(grid: Mapping[str, Any], machines: Sequence[Any]) -> Table:
     facts = {
         "model": grid.get("model"), "tasks": ", ".join(map(str, listed(grid, "tasks"))),
         "shots per label (k)": ", ".join(map(str, listed(grid, "shots"))),
         "all examples in place of the largest k": ", ".join(map(str, listed(grid, "all_of"))),
         "seeds": ", ".join(map(str, listed(grid, "seeds"))), "test examples, at most": grid.get("test_limit"),
-        "machine": ", ".join(f"{name} {value}" for name, value in machine.items() if value is not None),
+        "machine": "; ".join(_described(mapping(one)) for one in machines),
     }  # fmt: skip
     rows = tuple((Cell(title), Cell(str(value))) for title, value in facts.items() if value)
     return Table((), rows, first_is_head=True)
+
+
+def _described(machine: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in machine.items() if value is not None)
 
 
 def _methods_table(grid: Mapping[str, Any]) -> Table:
