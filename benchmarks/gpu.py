@@ -29,6 +29,9 @@ CASES = (
     "--shape opt-13b --dtype bfloat16 --batch 16 --tokens 48 --without compiled",
     "--shape opt-13b --dtype bfloat16 --batch 16 --tokens 400 --without adam,compiled",
     "--shape opt-13b --dtype bfloat16 --batch 16 --tokens 48 --adapter lora --without compiled",
+    "--shape opt-13b --dtype bfloat16 --batch 16 --tokens 48 --noise rank1 --without adam,compiled,reference",
+    "--shape roberta-large --dtype bfloat16 --batch 64 --tokens 48 --noise rank1 --directions-per example"
+    " --without adam,compiled,reference",
     "--shape llama-8b --dtype bfloat16 --batch 16 --tokens 48 --without adam,compiled",
 )
 

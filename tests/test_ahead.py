@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from noback import AdaptTies, KeptColumns, Momentum, OneSided, RunConfig, Sgd, TwoSided, training
+from noback import AdaptTies, KeptColumns, Momentum, OneSided, Rank1, RunConfig, Sgd, TwoSided, training
 from noback.engines import Local, Reference
 from noback.errors import Diverged
 from noback.estimators import run_search
@@ -47,6 +47,8 @@ METHODS = {
     "readout": {"readout": "exact"},
     "kept_columns": {"noise": KeptColumns(period=3), "rule": Momentum(lr=1e-2, window=4)},
     "both": {"estimator": OneSided(eps=1e-2, directions=3), "rule": Momentum(lr=1e-2, window=2)},
+    "by_example": {"noise": Rank1(), "directions_per": "example", "rule": Sgd(lr=1e-2, clip=3)},
+    "by_group": {"directions_per": "group:3", "estimator": OneSided(eps=1e-2, directions=3)},
 }
 methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 

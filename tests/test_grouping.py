@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from noback import MacroF1, OneSided, Rank1, Reward, RunConfig, Sgd, TwoSided, train
+from noback.engines import Local
 from noback.errors import InputError
 from noback.estimators import estimate, estimate_groups
 from noback.folder import RunFolder
@@ -65,7 +66,9 @@ def test_more_slopes_than_a_record_holds_are_refused():
 
 @estimators
 @pytest.mark.parametrize("per", ["example", "group:4"])  # of six examples: all of one size, and not
-def test_a_group_has_the_slopes_that_it_has_as_a_batch_by_itself(config, estimator, per):
+@pytest.mark.parametrize("ahead", [False, True], ids=["", "where the model is"])
+def test_a_group_has_the_slopes_that_it_has_as_a_batch_by_itself(config, estimator, per, ahead, monkeypatch):
+    monkeypatch.setattr(Local, "runs_ahead", ahead)
     run = opened(dataclasses.replace(config, directions_per=per))
     object.__setattr__(run.config, "estimator", estimator)
     found, batch, each = measure(run, 3, 1e-2).estimate, run.batch(3), estimator.directions

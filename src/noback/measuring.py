@@ -17,7 +17,7 @@ from torch import Tensor
 from noback.answers import rewards_of, scored, scored_groups
 from noback.directions import seeds_of
 from noback.engines import Engine, check_numbers
-from noback.estimators import Asked, Estimator, estimate, estimate_groups, estimate_of, run_search
+from noback.estimators import Asked, Estimator, Found, estimate, estimate_groups, estimate_of, run_search, search_groups
 from noback.evaluating import write
 from noback.objectives import TEXTS, Objective
 from noback.rules import Rule, coefficients_of, decay_at, lr_at
@@ -92,10 +92,10 @@ def readings(run: Run, step: int, points: Sequence[Move]) -> tuple[list[Tensor],
 def measure(run: Run, step: int, eps: float) -> Measured:
     """Show the step's batch to the engine at the estimator's points."""
     estimator, seeds = _asked(run, step, eps)
-    if len(run.groups) > 1:
-        return _measure_groups(run, step, estimator, seeds)
     if run.runs_ahead:
         return _read(run, estimator, *_begin(run, step, estimator, seeds))
+    if len(run.groups) > 1:
+        return _measure_groups(run, step, estimator, seeds)
     rounds: list[list[Tensor]] = []
     gold = torch.empty(0)
 
@@ -123,11 +123,24 @@ def _measure_groups(run: Run, step: int, estimator: Estimator, seeds: tuple[int,
 
     sizes = [part.stop - part.start for part in parts]
     found = estimate_groups(estimator, seeds, sizes, score)
-    each, halves = estimator.directions, list[Callable[[], Sequence[tuple[float, float]]]]()
-    for group, part in enumerate(parts):
-        own = dataclasses.replace(found, seeds=seeds[group * each : (group + 1) * each])
-        halves.append(_measured(run, estimator, own, rounds[0][group], gold[part]).halves)
-    return Measured(found, lambda: [pair for of_group in halves for pair in of_group()])
+    return _measured_groups(run, estimator, found, lambda group: rounds[0][group], gold)
+
+
+def _measured_groups(
+    run: Run, estimator: Estimator, found: Estimate, first: Callable[[int], Sequence[Tensor]], gold: Tensor
+) -> Measured:
+    """`first`: what the loss needs of a group at its points of the first round."""
+    each, parts = estimator.directions, run.groups
+
+    def halves() -> list[tuple[float, float]]:
+        pairs = list[tuple[float, float]]()
+        for group, part in enumerate(parts):
+            if part.stop - part.start > 1:  # one example has no halves
+                own = dataclasses.replace(found, seeds=found.seeds[group * each : (group + 1) * each])
+                pairs += _measured(run, estimator, own, first(group), gold[part]).halves()
+        return pairs
+
+    return Measured(found, halves)
 
 
 def take(run: Run, step: int, eps: float, earlier: Sequence[Slopes]) -> tuple[Slopes, Callable[[], Measured]]:
@@ -166,8 +179,10 @@ class OnItsWay(NamedTuple):
 
 def _begin(run: Run, step: int, estimator: Estimator, seeds: tuple[int, ...]) -> tuple[OnItsWay, Tensor]:
     """Begin to measure a step, and its gold labels; nothing waits for a GPU."""
-    batch = run.batch(step)
-    return begin_on(run.engine, batch, run.config.objective, estimator, seeds), batch.gold
+    batch, groups, objective = run.batch(step), run.groups, run.config.objective
+    if len(groups) > 1:
+        return begin_groups_on(run.engine, batch, groups, objective, estimator, seeds), batch.gold
+    return begin_on(run.engine, batch, objective, estimator, seeds), batch.gold
 
 
 def begin_on(engine: Engine, batch: Batch, objective: Any, estimator: Estimator, seeds: tuple[int, ...]) -> OnItsWay:
@@ -180,9 +195,40 @@ def begin_on(engine: Engine, batch: Batch, objective: Any, estimator: Estimator,
         losses: Tensor = objective.losses(logits, batch.gold.to(logits.device, non_blocking=True))
         return losses
 
-    found = run_search(estimator, seeds, score)
+    return _on_its_way(seeds, run_search(estimator, seeds, score), scored[0], batch)
+
+
+def begin_groups_on(  # noqa: PLR0917 (those of `begin_on`, and the groups)
+    engine: Engine, batch: Batch, groups: Sequence[slice], objective: Any, estimator: Estimator, seeds: tuple[int, ...]
+) -> OnItsWay:
+    """As `begin_on`, each group of the batch's examples at points of its own."""
+    scored: list[Tensor] = []
+
+    def score(points: list[list[Move]]) -> Tensor:
+        logits = engine.group_logits(batch, groups, points)
+        scored.append(logits)
+        return _losses_of_groups(objective, logits, batch.gold.to(logits.device, non_blocking=True), groups)
+
+    sizes = [part.stop - part.start for part in groups]
+    return _on_its_way(seeds, search_groups(estimator, seeds, sizes, score), scored[0], batch)
+
+
+def _losses_of_groups(objective: Any, logits: Tensor, gold: Tensor, groups: Sequence[slice]) -> Tensor:
+    """The loss of each group at each of its points, [groups, points]; logits [points, examples, labels]."""
+    size = groups[0].stop
+    even = [part for part in groups if part.stop - part.start == size]
+    end, shape = even[-1].stop, (len(even), size)
+    of_even = torch.vmap(objective.losses, in_dims=(1, 0))(
+        logits[:, :end].reshape(len(logits), *shape, -1), gold[:end].view(shape)
+    )
+    rest = [objective.losses(logits[:, part], gold[part])[None] for part in groups[len(even) :]]
+    return torch.cat([of_even, *rest])
+
+
+def _on_its_way(seeds: tuple[int, ...], found: Found, logits: Tensor, batch: Batch) -> OnItsWay:
+    """What was found is brought to the host, without waiting for it."""
     slopes = found.slopes.float().double()
-    numbers = (found.losses, slopes, found.figures, scored[0])
+    numbers = (found.losses, slopes, found.figures, logits)
     if not slopes.is_cuda:
         return OnItsWay(seeds, slopes, numbers, None, batch.candidates)
     with torch.cuda.device(slopes.device):
@@ -206,8 +252,11 @@ def _asked(run: Run, step: int, eps: float) -> tuple[Estimator, tuple[int, ...]]
 
 
 def _read(run: Run, estimator: Estimator, found: OnItsWay, gold: Tensor) -> Measured:
-    read, logits = found.read()
-    return _measured(run, estimator, read, [run.config.objective.reduced(one, gold) for one in logits], gold)
+    (read, logits), reduced, parts = found.read(), run.config.objective.reduced, run.groups
+    if len(parts) > 1:
+        of_group = lambda group: [reduced(one[parts[group]], gold[parts[group]]) for one in logits]  # noqa: E731
+        return _measured_groups(run, estimator, read, of_group, gold)
+    return _measured(run, estimator, read, [reduced(one, gold) for one in logits], gold)
 
 
 def _measured(run: Run, estimator: Estimator, found: Estimate, first: Sequence[Tensor], gold: Tensor) -> Measured:

@@ -42,7 +42,7 @@ from noback.engines import (
 from noback.errors import InputError, NobackError, shown
 from noback.files import is_regular
 from noback.folder import RunFolder
-from noback.grouping import STEP, groups_of
+from noback.grouping import groups_of
 from noback.header import check_run
 from noback.journal import read_header
 from noback.objectives import TEXTS
@@ -164,7 +164,7 @@ class Run:
         """
         config = self.config
         fixed = config.estimator.fixed_points and config.rule.runs_ahead and config.adapt_ties is None
-        return fixed and config.directions_per == STEP and config.objective.on_device and self.engine.runs_ahead
+        return fixed and config.objective.on_device and self.engine.runs_ahead
 
     @property
     def readout_values(self) -> bytes:

@@ -10,7 +10,7 @@ import torch
 from noback.adapters import Lora, Prefix
 from noback.directions import KeptColumns, LowRank, Rank1
 from noback.engines import Local, Reference
-from noback.engines.by_group import group_by_group
+from noback.engines.by_group import as_one, group_by_group, on_the_cpu
 from noback.tasks import Batch, Candidates
 from noback.values import UNPERTURBED, Move, Term
 from noback.weights import Weights
@@ -124,7 +124,7 @@ def test_elementwise_noise_of_a_whole_model_is_taken_group_by_group(monkeypatch,
     monkeypatch.setattr("noback.engines.by_group._MOST", 1000)
     model, calls = tiny_model("bert", vocab=16384), []
     engine = Local(model, weights_of(model), small_task.word_ids)
-    monkeypatch.setattr(engine, "score", lambda batch, points: calls.append(len(batch)) or [torch.zeros(1, 2)] * 2)
+    monkeypatch.setattr(engine, "logits", lambda batch, points: calls.append(len(batch)) or torch.zeros(2, 1, 2))
     engine.score_groups(small_task.batch(0, 3, 0), apart(1, 3), sides(3))
     assert calls == [1, 1, 1]
 
@@ -191,3 +191,15 @@ def test_a_step_s_points_are_thin_branches_of_one_product(formed, small_task):
     formed.clear()
     score()
     assert not [shape for _, shape in formed if len(shape) == 3]
+
+
+def test_groups_are_one_tensor_in_the_order_of_their_examples_and_are_fetched_at_once(monkeypatch):
+    made = iter(range(100))
+    found = [[torch.full((rows, width), float(next(made))) for _ in range(2)] for rows, width in ((2, 3), (1, 2))]
+    whole = as_one(found)
+    assert whole[..., 0].tolist() == [[0, 0, 2], [1, 1, 3]]
+    assert whole[:, 2, 2].tolist() == [float("-inf")] * 2  # an example with fewer candidates
+    assert torch.isfinite(whole[:, :2]).all()
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    for ours, theirs in zip(chain(*on_the_cpu(found)), chain(*found), strict=True):
+        assert torch.equal(ours, theirs)

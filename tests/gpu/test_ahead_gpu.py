@@ -50,6 +50,9 @@ METHODS = {
     "readout": {"readout": "exact"},
     "rank1": {"noise": Rank1()},
     "low_rank-3": {"noise": LowRank(2), "estimator": TwoSided(eps=1e-2, directions=3)},
+    "by example": {"noise": Rank1(), "directions_per": "example", "rule": Sgd(lr=1e-4, clip=3)},
+    "by group": {"noise": Rank1(), "directions_per": "group:3", "estimator": OneSided(eps=1e-2, directions=3)},
+    "by group, normal": {"directions_per": "group:4"},
     "both": {"estimator": OneSided(eps=1e-2, directions=3), "rule": Momentum(lr=1e-4, window=3, weight_decay=0.1)},
 }
 methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)

@@ -53,7 +53,7 @@ def bench_subject(subject: Subject, case: BenchCase, tell: Tell) -> dict[str, An
             weights = _measure(meter, subject, case)
             tuned = sum(tensor.numel() for tensor in weights.values())
             tell("sweeping", 0, 1)
-            swept = _swept(weights, subject.device)
+            swept = _swept(weights, subject.device, case)
         except Stopped:
             stopped = True
     names = list(ways(subject.device))
@@ -102,7 +102,7 @@ def _makers(subject: Subject, tuned: Tuned, case: BenchCase, names: list[str]) -
     return {name: partial(TRAINED[name], subject, tuned, case) for name in names}
 
 
-def _swept(tuned: Tuned, device: torch.device) -> dict[str, Any]:
+def _swept(tuned: Tuned, device: torch.device, case: BenchCase) -> dict[str, Any]:
     if not tuned:
         return {"gap": "nothing is tuned"}
     seen, figures = Measured(), {}
@@ -110,7 +110,7 @@ def _swept(tuned: Tuned, device: torch.device) -> dict[str, Any]:
         tensor.grad = None  # left where Adam ran out of memory
     release(device)
     with gap_in(seen):
-        figures = sweep(Weights(tuned), device)
+        figures = sweep(Weights(tuned, case.noise or case.estimator.usual_noise), device, case.directions)
     return {**figures, "gap": seen.gap}
 
 

@@ -9,9 +9,11 @@ from noback.bench.shapes import SHAPES
 from noback.directions import AnyNoise
 from noback.errors import InputError
 from noback.estimators import AnyEstimator, TwoSided
+from noback.grouping import group_count
 from noback.options import one_of, option, whole
 from noback.rules import AnyRule, Sgd
 from noback.usual import AUTO
+from noback.values import MOST_DIRECTIONS
 
 CONTENDERS = ("forwards", "noback", "reference", "adam")
 OPTIONAL = (*CONTENDERS, "compiled")  # what can be left out; compiling plain forwards takes minutes for a large model
@@ -40,6 +42,7 @@ class BenchCase:
     estimator: AnyEstimator = option(TwoSided(), "how noback measures slopes")
     rule: AnyRule = option(Sgd(), "how noback's slopes become moves")
     noise: AnyNoise | None = option(None, "family of noback's noise; none: the estimator's usual one")
+    directions_per: str = option("step", "whose directions noback's are: step, example, or group:N of N examples")
     without: tuple[str, ...] = option((), "contenders to leave out, comma-separated")
 
     def __post_init__(self) -> None:
@@ -54,11 +57,17 @@ class BenchCase:
             one_of(name, value, choices)
         for name in ("batch", "tokens", "repeats"):
             whole(name, getattr(self, name))
+        whole("batch's directions", self.directions, MOST_DIRECTIONS)
         whole("batch x tokens", self.batch * self.tokens, _MOST_TOKENS)
         for name in self.without:
             one_of("without", name, OPTIONAL)
         if set(self.without) >= set(CONTENDERS):
             raise InputError("without names every contender; expected one to be left")
+
+    @property
+    def directions(self) -> int:
+        """Directions of a step of noback."""
+        return group_count(self.batch, self.directions_per) * self.estimator.directions
 
     def table(self) -> dict[str, Any]:
         """The case as JSON holds it, each kind by its name."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
@@ -16,11 +16,12 @@ from noback.bench.reference import ReferenceStep
 from noback.bench.subject import PlainForward, Subject
 from noback.directions import seeds_of
 from noback.engines import Local
-from noback.estimators import estimate
-from noback.measuring import OnItsWay, Slopes, advance, begin_on
+from noback.estimators import Asked, estimate_groups
+from noback.grouping import groups_of
+from noback.measuring import OnItsWay, Slopes, advance, begin_groups_on, begin_on
 from noback.objectives import CrossEntropy, cross_entropy
 from noback.rules import move_of
-from noback.values import Estimate, Move
+from noback.values import Estimate
 from noback.weights import Weights
 
 Tuned = Mapping[str, Tensor]
@@ -80,7 +81,8 @@ class NobackStep:
         self._said: list[str] = []
         model = subject.model
         self._engine = Local(model, self._weights, subject.words, tf32=subject.tf32, say=self._said.append)
-        self._batch, self._steps = subject.batch, count()
+        self._batch, self._steps, self._directions = subject.batch, count(), case.directions
+        self._groups = groups_of(len(subject.batch), case.directions_per)
         self._on_its_way: OnItsWay | None = None  # a step whose loss was not read yet
         self._estimates: list[Estimate] = []  # newest first, as many as the rule asks for
         self._slopes: list[Slopes] = []  # the same where the weights are
@@ -88,18 +90,33 @@ class NobackStep:
     def __call__(self) -> float:
         """One step; its slope, or on a CUDA device that of the step before."""
         step = next(self._steps)
-        seeds = seeds_of(self._weights.family, 0, step, self._estimator.directions)
+        seeds = seeds_of(self._weights.family, 0, step, self._directions)
         if self._engine.runs_ahead and self._estimator.fixed_points and self._rule.runs_ahead:
-            return self._ahead(step, begin_on(self._engine, self._batch, CrossEntropy(), self._estimator, seeds))
-        gold = self._batch.gold
-
-        def score(points: list[Move]) -> list[float]:
-            return [cross_entropy(output, gold) for output in self._engine.score(self._batch, points)]
-
-        found = estimate(self._estimator, seeds, score)
+            return self._ahead(step, self._begin(seeds))
+        found = self._measured(seeds)
         self._estimates = [found, *self._estimates][: self._rule.memory + 1]
         self._weights.advance([move_of(self._rule, step, step + 1, self._estimates)])
         return found.slopes[0]
+
+    def _begin(self, seeds: tuple[int, ...]) -> OnItsWay:
+        engine, batch, estimator, objective = self._engine, self._batch, self._estimator, CrossEntropy()
+        if len(self._groups) > 1:
+            return begin_groups_on(engine, batch, self._groups, objective, estimator, seeds)
+        return begin_on(engine, batch, objective, estimator, seeds)
+
+    def _measured(self, seeds: tuple[int, ...]) -> Estimate:
+        engine, batch, groups = self._engine, self._batch, self._groups
+
+        def losses(outputs: Sequence[Tensor], part: slice) -> list[float]:
+            return [cross_entropy(output, batch.gold[part]) for output in outputs]
+
+        def score(asked: Asked) -> dict[int, list[float]]:
+            if len(groups) == 1:
+                return {0: losses(engine.score(batch, asked[0]), groups[0])}
+            found = engine.score_groups(batch, [groups[group] for group in asked], list(asked.values()))
+            return {group: losses(some, groups[group]) for group, some in zip(asked, found, strict=True)}
+
+        return estimate_groups(self._estimator, seeds, [part.stop - part.start for part in groups], score)
 
     def _ahead(self, step: int, found: OnItsWay) -> float:
         self._slopes = [(found.seeds, found.slopes), *self._slopes][: self._rule.memory + 1]

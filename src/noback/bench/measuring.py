@@ -99,14 +99,18 @@ def gap_in(one: Measured) -> Iterator[None]:
         one.gap = "out of memory" if _is_memory(error) else _sentence(error)
 
 
-def sweep(weights: Weights, device: torch.device) -> dict[str, float]:
-    """The in-place update of all tuned weights against a copy of as many bytes; each is read once and written once."""
+def sweep(weights: Weights, device: torch.device, directions: int = 1) -> dict[str, float]:
+    """The in-place update of all tuned weights against a copy of as many bytes, each read once and written once.
+
+    Low-rank noise writes back what changed alone, and a move of hardly any length changes hardly a bfloat16.
+    """
+    move = Move(tuple(Term(seed, 1e-12) for seed in range(1, directions + 1)))
     size = sum(tensor.numel() * tensor.element_size() for tensor in weights.tensors.values())
     source = torch.ones(size, dtype=torch.uint8, device=device)
     target = torch.ones_like(source)
     seconds: dict[str, list[float]] = {"noback": [], "copy": []}
     for turn in range(_SWEEPS + 2):
-        for name, call in (("noback", lambda: weights.advance([MOVE])), ("copy", lambda: target.copy_(source))):
+        for name, call in (("noback", lambda: weights.advance([move])), ("copy", lambda: target.copy_(source))):
             taken = clocked(call, device)
             if turn >= 2:  # the first two warm up
                 seconds[name].append(taken)

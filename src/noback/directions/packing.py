@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from noback.directions.families import Noise
-from noback.directions.philox import fold, part_size
 from noback.values import Move
 
 Order = tuple[int, ...]
@@ -55,9 +55,11 @@ def pack(noise: Noise, moves: Sequence[Move]) -> NDArray[np.int32]:
         *(term.seed for term in terms), *starts, *(move.rounding_seed for move in moves),
         *(move.decay for move in moves),
     )  # fmt: skip
-    tables = [fold(noise, term.coefficient).view(np.int32) for term in terms]
-    sizes = [part_size(noise, term.coefficient) for term in terms for _ in range(noise.rank)]
-    return np.concatenate([*tables, np.frombuffer(rest, dtype=np.int32), np.array(sizes, np.float32).view(np.int32)])
+    coefficients = np.array([term.coefficient for term in terms], dtype=np.float64)
+    with np.errstate(over="ignore"):  # as `fold` and `part_size` have them, of all terms at once
+        tables = (noise.values.astype(np.float64) * coefficients[:, None]).astype(np.float32)
+        sizes = (coefficients / math.sqrt(noise.rank or 1)).astype(np.float32).repeat(noise.rank)
+    return np.concatenate([tables.view(np.int32).ravel(), np.frombuffer(rest, dtype=np.int32), sizes.view(np.int32)])
 
 
 def _shared(moves: Sequence[Move]) -> int:

@@ -31,7 +31,7 @@ from noback.directions.ranked_kernels_triton import (
 from noback.values import Move
 
 _ROWS = 8  # of a tile
-_GROUPS = 32  # of columns, of 16 bytes each: a group a thread of a warp
+_GROUPS = 64  # of columns, of 16 bytes each: a group a thread of two warps
 _CALLS = 128  # of Philox that a program draws
 _SPREAD = 1024  # signs that a program spreads
 _ELEMENTS = 256  # that a program of the element-wise kernel takes
@@ -158,7 +158,7 @@ class Ranked:
             whole.append(tiles[inside])
             edges.append(tiles[~inside])
         half = {"HALF": dtype == torch.bfloat16}
-        tiled = {**half, "GROUPS": _GROUPS, "num_warps": 1}
+        tiled = {**half, "GROUPS": _GROUPS, "num_warps": _GROUPS // 32}
         kinds = (
             (advance_ranked_tiles, whole, {**tiled, "MASKED": False}),
             (advance_ranked_tiles, edges, {**tiled, "MASKED": True}),
@@ -177,7 +177,7 @@ class _Sweep:
 
     kernel: Any
     chunks: Tensor  # (matrix, band or first element, first column), ascending by matrix
-    of_matrix: NDArray[np.int64]
+    of_matrix: NDArray[Any]
     options: dict[str, Any]
 
     def of(self, first: int, last: int) -> Tensor:
@@ -227,11 +227,11 @@ def _is_tiled(part: Part) -> bool:
     return is_wide(part.matrix) and part.place.first_column % 8 == 0
 
 
-def _tiles(index: int, part: Part) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _tiles(index: int, part: Part) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
     """A matrix's tiles as (index, band of eight rows, first column), and which of them reach over no edge."""
     (height, width), columns = part.matrix.shape, 16 // part.tensor.element_size() * _GROUPS
     top, bottom = part.place.first_row, part.place.first_row + height
     bands, begins = np.arange(top // _ROWS, (bottom - 1) // _ROWS + 1), np.arange(0, width, columns)
     band, column = (grid.ravel() for grid in np.meshgrid(bands, begins, indexing="ij"))
     inside = (band * _ROWS >= top) & (band * _ROWS + _ROWS <= bottom) & (column + columns <= width)
-    return np.stack([np.full_like(band, index), band, column], axis=1), inside
+    return np.stack([np.full_like(band, index), band, column], axis=1).astype(np.int32), inside

@@ -7,6 +7,7 @@ from functools import cache
 from itertools import chain
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from noback.engines.forward import Learned, ProbedModel, forward
@@ -31,7 +32,33 @@ class _Scores(Protocol):
 
 def group_by_group(engine: _Scores, batch: Batch, groups: Sequence[slice], points: Points) -> list[list[Tensor]]:
     """The label logits of each group's examples at that group's points: right for any engine, and slow."""
-    return [engine.score(batch.part(part), own) for part, own in zip(groups, points, strict=True)]
+    return each_group(engine.score, batch, groups, points)
+
+
+def each_group(
+    score: Callable[[Batch, Sequence[Move]], list[Tensor]], batch: Batch, groups: Sequence[slice], points: Points
+) -> list[list[Tensor]]:
+    """The same by any function that scores a batch at some points."""
+    return [score(batch.part(part), own) for part, own in zip(groups, points, strict=True)]
+
+
+def on_the_cpu(found: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    """What was found for each group at each of its points, fetched in one go: a GPU is waited for once."""
+    flat = [one for of_group in found for one in of_group]
+    if not flat[0].is_cuda:
+        return [list(of_group) for of_group in found]
+    fetched = iter(torch.split(torch.cat([one.reshape(-1) for one in flat]).cpu(), [one.numel() for one in flat]))
+    return [[next(fetched).view(one.shape) for one in of_group] for of_group in found]
+
+
+def as_one(found: Sequence[Sequence[Tensor]]) -> Tensor:
+    """Label logits of each group at as many points as one tensor: [points, examples, labels]."""
+    width = max(one.shape[1] for of_group in found for one in of_group)  # of candidates; -inf where there are fewer
+    pad, lowest = torch.nn.functional.pad, float("-inf")
+    turns = zip(*found, strict=True)
+    return torch.stack(
+        [torch.cat([pad(one, (0, width - one.shape[1]), value=lowest) for one in turn]) for turn in turns]
+    )
 
 
 class Together:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from noback.distributed import World, groups_of, share_of
-from noback.engines.by_group import group_by_group
+from noback.engines.by_group import as_one, group_by_group
 from noback.engines.engine import Engine
 from noback.engines.generation import Writing
 from noback.engines.readout import refuse_examples, without_numbers
@@ -62,6 +62,10 @@ class DataParallel:
     def logits(self, batch: Batch, points: Sequence[Move]) -> Tensor:
         """`score` as one tensor [points, examples, labels]."""
         return torch.stack(self.score(batch, points))
+
+    def group_logits(self, batch: Batch, groups: Sequence[slice], points: Sequence[Sequence[Move]]) -> Tensor:
+        """`score_groups` as one tensor [points, examples, labels]."""
+        return as_one(self.score_groups(batch, groups, points))
 
     def score(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
         """The label logits of the batch at each point, the same on every rank."""

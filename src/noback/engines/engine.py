@@ -37,7 +37,7 @@ class Engine(Protocol):
 
     @property
     def runs_ahead(self) -> bool:
-        """Whether it has `logits`, on a device that works while the host goes on."""
+        """Whether it has `logits` and `group_logits`, on a device that works while the host goes on."""
         ...
 
     def logits(self, batch: Batch, points: Sequence[Move]) -> Tensor:
@@ -56,6 +56,10 @@ class Engine(Protocol):
         self, batch: Batch, groups: Sequence[slice], points: Sequence[Sequence[Move]]
     ) -> list[list[Tensor]]:
         """The label logits of each group of the batch's examples at that group's own points."""
+        ...
+
+    def group_logits(self, batch: Batch, groups: Sequence[slice], points: Sequence[Sequence[Move]]) -> Tensor:
+        """`score_groups`, of as many points for each, as one tensor [points, examples, labels], without waiting."""
         ...
 
     def write(

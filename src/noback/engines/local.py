@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from noback.engines.by_group import Together, group_by_group
+from noback.engines.by_group import Together, as_one, each_group, on_the_cpu
 from noback.engines.forward import probed_model
 from noback.engines.generation import Writing
 from noback.engines.options import SHARED
@@ -121,11 +121,26 @@ class Local:
         self, batch: Batch, groups: Sequence[slice], points: Sequence[Sequence[Move]]
     ) -> list[list[Tensor]]:
         """The label logits of each group of examples at its own points: float32 [examples, labels], on the CPU."""
+        return on_the_cpu(self._scored_groups(batch, groups, points))
+
+    @torch.inference_mode()
+    def group_logits(self, batch: Batch, groups: Sequence[slice], points: Sequence[Sequence[Move]]) -> Tensor:
+        """The same of as many points for each group, as one tensor [points, examples, labels] where the model is.
+
+        A GPU is not waited for.
+        """
+        return as_one(self._scored_groups(batch, groups, points))
+
+    def _scored_groups(
+        self, batch: Batch, groups: Sequence[slice], points: Sequence[Sequence[Move]]
+    ) -> list[list[Tensor]]:
         while True:
             probes, examples = self._at_once(batch, points[0])
             try:
                 with self.runner.within():
-                    return self._groups_at_once(batch, groups, points, probes, examples)
+                    found = self._groups_at_once(batch, groups, points, probes, examples)
+                    self.runner.after_a_score()
+                    return found
             except torch.OutOfMemoryError as error:
                 self._take_less(probes, examples, error)
 
@@ -142,9 +157,10 @@ class Local:
             first = some[0].start
             part = batch.part(slice(first, some[-1].stop))
             moved = [slice(one.start - first, one.stop - first) for one in some]
-            found = None if probes < len(own[0]) else self._together(part, moved, own, partial(group_by_group, self))
-            scores += found or group_by_group(self, part, moved, own)
-        return [[one.cpu() for one in of_group] for of_group in scores]
+            slow = partial(each_group, lambda part, points: list(self.logits(part, points)))
+            found = None if probes < len(own[0]) else self._together(part, moved, own, slow)
+            scores += found or slow(part, moved, own)
+        return scores
 
     @torch.inference_mode()
     def write(

@@ -74,6 +74,12 @@ class WithRows:
         labels, found = self.rows.shape.labels, self._engine.score_groups(batch, groups, points)
         return [[self.rows.added(one[:, :labels], one[:, labels:]) for one in each] for each in found]
 
+    @torch.inference_mode()
+    def group_logits(self, batch: Batch, groups: Sequence[slice], points: Sequence[Sequence[Move]]) -> Tensor:
+        """The same as one tensor [points, examples, labels] where the model is; a GPU is not waited for."""
+        found, labels = self._engine.group_logits(batch, groups, points), self.rows.shape.labels
+        return self.rows.added(found[..., :labels], found[..., labels:])
+
     def read(self, batch: Batch) -> Read:
         """The label logits of a batch where the weights stand, without the readout, and its features: on the CPU."""
         (found,) = self._engine.score(batch, [UNPERTURBED])

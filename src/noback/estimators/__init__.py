@@ -2,7 +2,7 @@
 
 from noback.estimators.base import Estimator, Found, estimate, estimate_of, run_search
 from noback.estimators.curvature import CurvatureWeighted as CurvatureWeighted
-from noback.estimators.grouped import Asked, estimate_groups
+from noback.estimators.grouped import Asked, estimate_groups, search_groups
 from noback.estimators.one_sided import OneSided as OneSided
 from noback.estimators.ties import AdaptTies
 from noback.estimators.two_sided import TwoSided as TwoSided
@@ -23,4 +23,5 @@ __all__ = [
     "estimate_groups",
     "estimate_of",
     "run_search",
+    "search_groups",
 ]

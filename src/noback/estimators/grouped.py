@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from noback.estimators.base import Array, Estimator, Search
+from noback.estimators.base import Array, Estimator, Found, Search
 from noback.values import Estimate, Move, to_float32
 
 Asked = Mapping[int, list[Move]]  # the points of each group that has a round to go
@@ -47,13 +47,41 @@ def estimate_groups(
     )
 
 
+def search_groups(
+    estimator: Estimator, seeds: Sequence[int], sizes: Sequence[int], score: Callable[[list[list[Move]]], Array]
+) -> Found:
+    """As `estimate_groups`, of an estimator of one round, by PyTorch where the losses are: for all groups at once.
+
+    `score` gives the losses at each group's points, float64 [groups, points].
+    """
+    import torch
+
+    each, groups = estimator.directions, len(sizes)
+    losses = score([next(estimator.search(seeds[group * each : (group + 1) * each])) for group in range(groups)])
+
+    def found(of_group: Array) -> tuple[Array, Array]:
+        search = estimator.search(seeds[:each])  # what it makes of losses is the same for all seeds
+        next(search)
+        answers: dict[int, tuple[Array, Array]] = {}
+        _next_round({0: search}, {0: of_group}, answers)
+        return answers[0]
+
+    slopes, figures = torch.vmap(found)(losses)
+    means = losses.mean(dim=1)
+    if len(set(sizes)) > 1:
+        shares = torch.tensor([size * groups / sum(sizes) for size in sizes], dtype=torch.float64)
+        shares = shares.to(losses.device, non_blocking=True)
+        slopes, figures, means = slopes * shares[:, None], figures * shares[:, None], means * shares
+    return Found(means, slopes.reshape(-1), figures.mean(dim=0))
+
+
 def _next_round(
-    searches: Mapping[int, Search], losses: Mapping[int, list[float]], found: dict[int, tuple[Array, Array]]
+    searches: Mapping[int, Search], losses: Mapping[int, list[float] | Array], found: dict[int, tuple[Array, Array]]
 ) -> dict[int, list[Move]]:
     """Tell each search its losses: the points of those that go on; what the others found is put into `found`."""
     asked: dict[int, list[Move]] = {}
     for group, some in losses.items():
-        told = np.array(some, dtype=np.float64)
+        told = np.array(some, dtype=np.float64) if isinstance(some, list) else some
         try:
             asked[group] = searches[group].send(told)
         except StopIteration as end:

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from noback.engines.by_group import group_by_group
+from noback.engines.by_group import as_one, group_by_group
 from noback.engines.generation import Writing
 from noback.engines.outline import is_same_model
 from noback.engines.reuse.planning import Tally
@@ -92,6 +92,10 @@ class Remote:
     def logits(self, batch: Batch, points: Sequence[Move]) -> Tensor:
         """`score` as one tensor [points, examples, labels]."""
         return torch.stack(self.score(batch, points))
+
+    def group_logits(self, batch: Batch, groups: Sequence[slice], points: Sequence[Sequence[Move]]) -> Tensor:
+        """`score_groups` as one tensor [points, examples, labels]."""
+        return as_one(self.score_groups(batch, groups, points))
 
     @torch.inference_mode()
     def score(self, batch: Batch, points: Sequence[Move]) -> list[Tensor]:
