@@ -54,11 +54,12 @@ def on_the_cpu(found: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
 def as_one(found: Sequence[Sequence[Tensor]]) -> Tensor:
     """Label logits of each group at as many points as one tensor: [points, examples, labels]."""
     width = max(one.shape[1] for of_group in found for one in of_group)  # of candidates; -inf where there are fewer
-    pad, lowest = torch.nn.functional.pad, float("-inf")
-    turns = zip(*found, strict=True)
-    return torch.stack(
-        [torch.cat([pad(one, (0, width - one.shape[1]), value=lowest) for one in turn]) for turn in turns]
-    )
+
+    def padded(one: Tensor) -> Tensor:
+        missing = width - one.shape[1]
+        return torch.nn.functional.pad(one, (0, missing), value=float("-inf")) if missing else one
+
+    return torch.stack([torch.cat([padded(one) for one in turn]) for turn in zip(*found, strict=True)])
 
 
 class Together:
