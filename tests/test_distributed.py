@@ -83,6 +83,7 @@ class Watching(Silent):
 def one_rank(rank, size, port, config, out, told, options):
     """A rank's whole life; `told` gets what it has to say at the end."""
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(options["environment"][rank] if "environment" in options else {})
     tempfile.tempdir = str(out.parent)  # what a killed rank leaves there goes with the test's folder
     if "machines" in options:  # each rank is the first one of a machine with a disk of its own
         out = out.parent / options["machines"][rank] / "run"
@@ -108,6 +109,8 @@ def one_rank(rank, size, port, config, out, told, options):
         ranks._code = lambda: options["code"]
     if rank == options.get("dies"):
         Group.summed = lambda *_: os._exit(9)
+    if rank == options.get("stalls"):
+        Group.summed = lambda *_: time.sleep(1000)
     if rank == options.get("hangs"):
         World.agree = lambda *_: time.sleep(1000)
     config = dataclasses.replace(config, **options.get("other", {})) if rank else config
@@ -128,8 +131,8 @@ def started(size, config, out, **options):
     told = processes.Queue()
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
-    options["resumed"] = RunFolder(out).config.is_file()
+        port = options.get("port", held.getsockname()[1])
+    options["resumed"] = RunFolder(out).config.is_file() and not options.get("trains", False)
     return told, [
         _begun(processes.Process(target=one_rank, args=(rank, size, port, config, out, told, options)))
         for rank in range(size)
@@ -148,6 +151,17 @@ def together(size, config, out, **options):
     for process in running:
         process.join()
     return said
+
+
+def killed_after(running, out, records, *victims):
+    """Kill some of the ranks once a journal has so many records; the others notice, and end by themselves."""
+    while _records(out) < records and all(process.is_alive() for process in running):
+        time.sleep(0.001)
+    for rank in victims:
+        os.kill(running[rank].pid, signal.SIGKILL)
+    for process in running:
+        process.join(60)
+        assert process.exitcode is not None
 
 
 @pytest.mark.parametrize(
@@ -183,14 +197,9 @@ def test_a_run_whose_countare_killed_ends_on_the_same_bits_with_any_number_of_th
     for size, divide in ((2, "points"), (4, "examples"), (2, "examples"), (4, "both"), (2, "points")):
         told, running = started(size, config, out, divide=divide)
         records += chance.choice([1, 2, 3])
-        while _records(out) < records and all(process.is_alive() for process in running):
-            time.sleep(0.001)
-        victim = running[chance.randrange(size)]
-        kills += victim.is_alive()
-        os.kill(victim.pid, signal.SIGKILL)
-        for process in running:
-            process.join(60)
-            assert process.exitcode is not None  # the others notice, and end by themselves
+        victim = chance.randrange(size)
+        killed_after(running, out, records, victim)
+        kills += running[victim].exitcode == -signal.SIGKILL
         told.close()
     assert kills == 5
     result = resume(out)

@@ -18,22 +18,11 @@ from noback.engines.data_parallel import DataParallel
 from noback.objectives import CrossEntropy
 from noback.tasks import Batch
 from noback.values import UNPERTURBED
-from tests.test_distributed import STEPS, _records, config, started, together  # noqa: F401 (a fixture)
+from tests.test_distributed import STEPS, _records, config, killed_after, started, together  # noqa: F401 (a fixture)
 
 
 def journal(folder):
     return (folder / "run" / "journal").read_bytes()
-
-
-def killed_after(running, folder, records, victims):
-    """Kill some of the ranks once a journal has so many records, and wait for the others to end."""
-    while _records(folder / "run") < records and all(process.is_alive() for process in running):
-        time.sleep(0.001)
-    for rank in victims:
-        os.kill(running[rank].pid, signal.SIGKILL)
-    for process in running:
-        process.join(60)
-        assert process.exitcode is not None
 
 
 def test_each_machine_keeps_the_records(config, tmp_path):  # noqa: F811
@@ -50,7 +39,7 @@ def test_a_run_goes_on_where_the_machine_of_rank_0_is_lost(config, tmp_path):  #
     alone = train(config, tmp_path / "alone" / "run")
     place = tmp_path / "run"
     _, running = started(2, config, place, divide="points", machines="ab", restarted=True)
-    killed_after(running, tmp_path / "b", 7, [0, 1])
+    killed_after(running, tmp_path / "b" / "run", 7, 0, 1)
     assert 7 <= _records(tmp_path / "b" / "run") < STEPS
     said = together(2, config, place, divide="points", machines="cb", restarted=True)
     assert {weights for _, weights, _ in said} == {alone.final_weights}, said
@@ -62,7 +51,7 @@ def test_a_late_rank_gets_journal_and_snapshot_and_replays_the_rest(config, tmp_
     alone = train(config, tmp_path / "alone" / "run")
     place = tmp_path / "run"
     _, running = started(2, config, place, divide="points", machines="ab", restarted=True)
-    killed_after(running, tmp_path / "a", 8, [random.Random(1).randrange(2)])
+    killed_after(running, tmp_path / "a" / "run", 8, random.Random(1).randrange(2))
     kept = {path.name for path in (tmp_path / "a" / "run" / "snapshots").iterdir()}
     assert kept == {"step-0000006.safetensors"}
     told, running = started(4, config, place, divide="points", machines="acde", restarted=True)

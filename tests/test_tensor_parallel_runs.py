@@ -2,12 +2,11 @@
 
 import dataclasses
 import json
-import os
+import random
 import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -15,8 +14,8 @@ import torch
 from noback import (
     Head,
     InputError,
+    LocalEngine,
     Lora,
-    NobackError,
     Prefix,
     RunConfig,
     Sgd,
@@ -32,7 +31,7 @@ from noback.engines.stored import open_stored
 from noback.journal import read_journal
 from noback.tuned import tuned_run
 from tests.conftest import tiny_causal, tiny_model
-from tests.test_distributed import started, together
+from tests.test_distributed import killed_after, started, together
 from tests.test_tensor_parallel import tiny
 
 STEPS = 12
@@ -81,29 +80,31 @@ def test_other_ranks_go_on_with_a_run(config, tmp_path):
 
 
 def test_a_run_whose_ranks_are_killed_goes_on_to_the_same_bits(config, tmp_path):
-    out, whole = tmp_path / "killed", tmp_path / "whole"
+    """Five SIGKILLs: of ranks that hold one model, and once of four ranks that hold two."""
+    config = dataclasses.replace(config, engine=LocalEngine(micro_batch=4))  # each of two groups has one of these
+    out, whole, chance = tmp_path / "killed", tmp_path / "whole", random.Random(3)
     (_, undisturbed, _), _ = together(2, config, whole, tensor_parallel=2)
-    for victim in (1, 0):
-        told, running = started(2, config, out, tensor_parallel=2)
-        before = records(out)
-        while records(out) < before + 3 and all(process.is_alive() for process in running):
-            time.sleep(0.001)
-        assert running[victim].is_alive()
-        os.kill(running[victim].pid, signal.SIGKILL)
-        for process in running:
-            process.join(60)
-            assert process.exitcode is not None  # the other notices, and ends by itself
+    wanted, kills = 0, 0
+    for size, victim in ((2, 1), (2, 0), (4, 3), (2, 0), (2, 1)):
+        told, running = started(size, config, out, tensor_parallel=2)
+        wanted += chance.choice([1, 2])
+        killed_after(running, out, wanted, victim)
+        kills += running[victim].exitcode == -signal.SIGKILL
         told.close()
+    assert kills == 5
     (_, weights, _), _ = together(2, config, out, tensor_parallel=2)
     assert weights == undisturbed
     assert (out / "journal").read_bytes() == (whole / "journal").read_bytes()
 
 
-def records(out):
-    try:
-        return len(read_journal(out / "journal").steps)
-    except (OSError, NobackError):
-        return 0
+def test_a_rank_that_hangs_amid_a_sum_is_named(config, tmp_path):
+    told, running = started(4, config, tmp_path / "run", tensor_parallel=2, stalls=3, timeout=10.0)
+    said = {rank: (kind, sentence) for rank, kind, sentence in (told.get(timeout=120) for _ in range(3))}
+    running[3].kill()
+    for process in running:
+        process.join(60)
+    assert {kind for kind, _ in said.values()} == {"LostRank"}
+    assert "rank 3 of its group went away or did not answer within 10 s" in said[2][1]
 
 
 def test_a_rank_that_dies_amid_a_sum_is_named(config, tmp_path):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import datetime
 import os
+import secrets
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -25,6 +27,10 @@ DIVIDED = ("examples", "points", "both")
 TIMEOUT = 600.0  # seconds that a rank is waited for; the first step compiles the noise
 _PIECE = 2**24  # bytes of a file that are sent at once
 _RANKS = "WORLD_SIZE"  # the environment variable that says how many ranks there are
+_RESTARTS = "TORCHELASTIC_RESTART_COUNT"  # how often torchrun has started the ranks of this machine again
+_HERE = "here "  # where in torchrun's store a rank says that it waits for rank 0
+_MEETINGS = "meetings"  # how often ranks have met there
+_PAUSE = 0.01  # seconds between two looks at who has come
 _COMES = "comes"  # where in the store a rank says how many exchanges it has come to
 _GROUPS = 4  # of a batch's examples at least: what 1, 2 and 4 ranks score together is then the same
 _LOST = "lost"  # where a rank says that it has lost others of its group, so that it is not one of those itself
@@ -77,13 +83,22 @@ class Group:
 class World:
     """The ranks of a run; this process is one of them.
 
-    `group`: the ranks that hold one model together with this one; none: each rank has a whole model.
+    `group`: the ranks that hold one model together with this one; none: each rank has a whole model. `again`: torchrun
+    has started ranks of this run before.
     """
 
     def __init__(
-        self, rank: int = 0, size: int = 1, divide: str = "examples", store: Any = None, group: Group | None = None
+        self,
+        rank: int = 0,
+        size: int = 1,
+        divide: str = "examples",
+        store: Any = None,
+        group: Group | None = None,
+        *,
+        again: bool = False,
     ) -> None:
         self.rank, self.size, self.divide, self._store, self.group = rank, size, divide, store, group
+        self.again = again
         self.sent, self._exchanges = 0, 0
 
     @property
@@ -234,13 +249,13 @@ def joined(divide: str = "examples", tensor_parallel: int = 1) -> Iterator[World
     """
     _check_groups(_ranks(), tensor_parallel)
     if _ranks() == 1:
-        yield World(divide=divide)
+        yield World(divide=divide, again=_begun_again())
         return
     if torch.cuda.is_available():  # each rank of a machine has a GPU of its own, as long as there are enough
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-    rank, size, store = _met()
+    rank, size, store, again = _met()
     try:
-        yield World(rank, size, divide, store, _group(rank, size, tensor_parallel, store))
+        yield World(rank, size, divide, store, _group(rank, size, tensor_parallel, store), again=again)
     finally:
         dist.destroy_process_group()
 
@@ -273,21 +288,55 @@ def _group(rank: int, size: int, together: int, store: Any) -> Group | None:
     return found
 
 
-def _met() -> tuple[int, int, Any]:
-    """Wait for the other ranks: (which this one is, how many there are, what they keep in common)."""
+def _met() -> tuple[int, int, Any, bool]:
+    """Wait for the other ranks: (which this one is, how many there are, what they keep in common, whether again)."""
     waiting = datetime.timedelta(seconds=TIMEOUT)
     try:
         store, rank, size = next(iter(rendezvous("env://", timeout=waiting)))
-        # torchrun keeps one store for all its restarts: the addresses of ranks that have died are still in it.
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        store = dist.PrefixStore(f"attempt {attempt} of {size}", store)  # type: ignore[attr-defined]
+        name, again = _met_now(store, rank, size)
+        store = dist.PrefixStore(name, store)  # type: ignore[attr-defined]
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=waiting)
     except (RuntimeError, ValueError) as error:
         raise InputError(
             f"the ranks cannot meet: {str(error).splitlines()[0]}; start them with torchrun or --workers, or unset "
             "WORLD_SIZE where there is one process"
         ) from None
-    return rank, size, store
+    return rank, size, store, again
+
+
+def _met_now(store: Any, rank: int, size: int) -> tuple[str, bool]:
+    """A name that only the ranks that are alive now have in common, and whether ranks have met here before.
+
+    torchrun keeps one store for all ranks that it starts, and what dead ones wrote is still in it: their addresses,
+    too. Rank 0 answers words that the others have just made, so an answer is never to a dead one. Counts of restarts
+    would not do: each machine has its own, and ranks that begin again as a machine joins do not count.
+    """
+    mine = secrets.token_hex(8)
+    if rank:
+        store.set(f"{_HERE}{rank} of {size}", mine)
+        said: str = store.get(mine).decode()
+        name, _, again = said.partition(" ")
+        store.set(f"{name}{rank}", "")
+        return name, bool(again)
+    again = " again" if store.add(_MEETINGS, 1) > 1 or os.environ.get(_RESTARTS, "0") != "0" else ""
+    absent, until = set(range(1, size)), time.monotonic() + TIMEOUT
+    while absent:
+        for other in sorted(absent):
+            if store.check([here := f"{_HERE}{other} of {size}"]):
+                store.set(store.get(here).decode(), mine + again)
+        absent -= {other for other in absent if store.check([f"{mine}{other}"])}
+        if time.monotonic() > until:
+            raise RuntimeError(f"rank {', '.join(map(str, sorted(absent)))} did not come within {TIMEOUT:g} s")
+        time.sleep(_PAUSE if absent else 0.0)
+    return mine, bool(again)
+
+
+def _begun_again() -> bool:
+    """Whether torchrun has started this only process before, or others in its place."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return os.environ.get(_RESTARTS, "0") != "0"
+    store, rank, size = next(iter(rendezvous("env://", timeout=datetime.timedelta(seconds=TIMEOUT))))
+    return _met_now(store, rank, size)[1]
 
 
 def refuse_ranks(what: str, instead: str = "share its runs among workers one by one") -> None:

@@ -73,7 +73,8 @@ def train(  # noqa: PLR0913 (all but the first two go by name)
     `divide`: what the ranks of a run under torchrun share: examples, points or both. Rank 0's folder is the run's.
     `tensor_parallel`: how many ranks hold one model together, each a part of it.
     `models`: where base models are kept for several runs; none: the model's files are opened.
-    `restarted`: the ranks were started again: where one of them has the run's folder, go on with it.
+    `restarted`: the ranks were started again: where one of them has the run's folder, go on with it; torchrun's
+    restarts are seen, where `out` says which run it is.
     """
     config = with_whole_paths(config)
     place = out if out is not None else next_folder(Path("runs"), Path(config.task_name).stem)
@@ -81,10 +82,13 @@ def train(  # noqa: PLR0913 (all but the first two go by name)
     config.objective.check()
     drawn = drawn_data(config)  # before the model is opened: what is wrong with the data shows at once
     forget_peak()
-    with joined(divide, tensor_parallel) as world, own_folder(folder, world, fresh=not restarted) as own:
+    with (
+        joined(divide, tensor_parallel) as world,
+        own_folder(folder, world, fresh=not (again := restarted or (world.again and out is not None))) as own,
+    ):
         open_run = partial(Run, watcher=watcher, world=world, models=models, loaded=loaded)
         take_steps = partial(_loop, stop=stop, health_every=health_every, result_of_stopped=result_of_stopped)
-        if restarted and own.path.exists():  # on every rank, or on none
+        if again and own.path.exists():  # on every rank, or on none
             result = _go_on(own, open_run, take_steps)
         else:
             own.check_new()  # before the model is opened

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from noback.cli.commands import add_json, add_watching, say, stopping, watching, whole_number
-from noback.cli.workers import add_workers, shared_among, was_restarted, working
+from noback.cli.workers import add_workers, shared_among, working
 
 if TYPE_CHECKING:
     from noback.result import Result
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     with working(arguments), watching(arguments) as watcher, stopping() as stop:
         told = {"watcher": watcher, "stop": stop, "health_every": health_every, **shared}
-        result = train(config, arguments.out, restarted=was_restarted() and bool(arguments.out), **told)
+        result = train(config, arguments.out, **told)
     say(arguments, dataclasses.asdict(result), summary(result))
 
 

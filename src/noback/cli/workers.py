@@ -43,11 +43,6 @@ def shared_among(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"divide": arguments.divide, "tensor_parallel": together}
 
 
-def was_restarted() -> bool:
-    """Whether torchrun has started the ranks again after one of them died."""
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
-
-
 @contextmanager
 def working(arguments: argparse.Namespace) -> Iterator[None]:
     """Within, the other workers that --workers asks for take part; a world that is there already is left as it is."""
