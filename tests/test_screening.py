@@ -7,6 +7,7 @@ import math
 import multiprocessing
 import os
 import signal
+import typing
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from noback.journal import StepRecord, read_header
 from noback.run import Run, drawn_data
 from noback.screening import screened
 from noback.screening.choosing import chosen, edge_is_seen, highest, none_is_sound
-from noback.screening.screening import lengths_of
+from noback.screening.screening import _Ladder, lengths_of
 from noback.screening.trials import Trial, Trials, has_risen, tried
 from noback.training import Interrupted, train
 from noback.usual import AUTO
@@ -262,6 +263,36 @@ def test_the_smallest_rate_that_is_not_worse_is_taken():
 def test_the_largest_rate_that_is_not_worse_goes_on_with_those_below_it():
     assert highest([FLAT, LOW, LIKE_LOW, BAD, None]) == 2
     assert highest([FLAT, LOW, FLAT]) == 1
+
+
+class Told:
+    """Trials whose losses are known: what a run with the embedded model on SST-2 showed, and who was asked for more."""
+
+    LOSSES: typing.ClassVar = {
+        2e-6: (0.72, 0.70, 0.68), 6.3e-6: (0.677, 0.591, 0.483), 2e-5: (0.582, 0.487, 0.461),
+        6.3e-5: (0.486, 0.474, 0.471),
+        2e-4: (0.50, 0.845, 2.6), 6.3e-4: (14.3, 1.7, 1.7),
+    }  # fmt: skip
+
+    def __init__(self):
+        self.base, self.asked = self.parts(0.737), []
+
+    @staticmethod
+    def parts(loss):
+        return [loss + 0.03 * (part % 3 - 1) + 0.02 * loss * (part % 2) for part in range(16)]
+
+    def go_on(self, trial, length, _tell):
+        self.asked.append((trial.lr, length))
+        trial.losses[length] = self.parts(self.LOSSES[trial.lr][(20, 40, 100).index(length)])
+        trial.records = [None] * length
+
+
+def test_a_rate_that_is_best_at_first_is_not_taken_for_that():
+    trials = Told()
+    assert _Ladder(trials, Silent(), 2e-5, 300).climb() == 2e-5
+    assert [lr for lr, length in trials.asked if length == 20] == sorted(Told.LOSSES)
+    assert [lr for lr, length in trials.asked if length == 40] == [6.3e-6, 2e-5, 6.3e-5]  # none above the best
+    assert [lr for lr, length in trials.asked if length == 100] == [2e-5, 6.3e-5]
 
 
 def test_an_edge_is_a_rate_that_is_lost_or_worse():
