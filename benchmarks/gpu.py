@@ -55,6 +55,7 @@ def main() -> None:
         if machine is not None and arguments.commit:
             machine["commit"] = arguments.commit
         add(arguments.out, machine, {"command": f"noback bench {line}", **found})
+    summed_up(arguments.out, arguments.only)
     here = described(torch.device(arguments.device)) | ({"commit": arguments.commit} if arguments.commit else {})
     if arguments.sst2:
         flags = ["--data", str(arguments.sst2), "--device", arguments.device]
@@ -62,6 +63,15 @@ def main() -> None:
     if arguments.noise:
         flags = ["--device", arguments.device, "--compare", str(arguments.noise)]
         put(arguments.out, here, "noise", {"verdict": script("noise.py", *flags).splitlines()[-1].split()[0]})
+
+
+def summed_up(out: Path, only: str) -> None:
+    """A line a case: noback's step over two plain forwards, and its peak over inference's."""
+    for case in (case for case in known(out, None)["cases"] if only in case["command"]):
+        found = next((one for one in case.get("contenders", []) if one["contender"] == "noback"), {})
+        what = case.get("gap") or found.get("gap")
+        figures = f"{found.get('over_forwards')} x forwards, {found.get('over_inference')} x inference's memory"
+        print(f"{what or figures}: {case['command']}", flush=True)
 
 
 def add(out: Path, machine: dict | None, case: dict) -> None:

@@ -9,7 +9,7 @@ from noback.folder import RunFolder
 from noback.run import Run
 from noback.values import Move, Term
 from noback.weights import DTYPES, Weights
-from tests.gpu.test_gpu import MIXED, OTHER_SEED, PAIR, SEED, UNEVEN, both_sides, config, full_rows, pairs
+from tests.gpu.test_gpu import MIXED, OTHER_SEED, PAIR, SEED, UNEVEN, both_sides, config, full_rows, pairs, tensors
 
 pytestmark = [
     pytest.mark.gpu,
@@ -49,10 +49,12 @@ class TestLowRank:
             there.advance(both_sides(step, 1e-3))
         assert there.digest() == here.digest()
 
+    @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
     @pytest.mark.parametrize("scratch", [2**26, 4096])
-    def test_a_move_of_many_directions_leads_to_the_bits_of_the_cpu(self, noise, scratch, monkeypatch):
+    def test_a_move_of_many_directions_leads_to_the_bits_of_the_cpu(self, noise, scratch, dtype, monkeypatch):
         monkeypatch.setattr(ranked_triton, "_SCRATCH", scratch)  # so that the matrices are swept a few at a time
-        here, there = pairs(torch.bfloat16, noise)
+        made = {**tensors(dtype), "wide": torch.full((37, 1056), 0.01, dtype=dtype)}  # whole tiles, and edges
+        here, there = Weights(made, noise), Weights({name: tensor.cuda() for name, tensor in made.items()}, noise)
         moves = [Move(tuple(Term(7 * step + seed, 1e-4 * seed) for seed in range(64)), 0.99) for step in range(3)]
         for some in (moves, moves[:1], moves[1:2], moves[2:]):  # together, plainly, captured, replayed
             here.advance(some)
