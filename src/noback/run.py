@@ -123,8 +123,7 @@ class Run:
             if self.world.models > 1:
                 check_divide(self.world.divide, self.world.models, config.estimator.forwards)
             beside = rows.shape.width if rows is not None else 0
-            sharers = self.world.sharers(config.estimator.forwards)
-            together = unparted(config.batch, config.engine.micro_batch, sharers)
+            together = unparted(config.batch, config.engine.micro_batch, self.world.sharers(config.estimator.forwards))
             shared = DataParallel(self.engine, self.world, len(self.spec.labels) + beside, together)
             self.engine, self.shared = shared, shared if rows is None else None  # rows need features besides the losses
         self.readout = WithRows(self.engine, rows) if rows is not None else None
