@@ -22,7 +22,7 @@ from typing import Any
 from machine import machine
 
 import noback
-from noback.errors import Diverged, NoNumbers
+from noback.errors import Diverged, InputError, NoNumbers
 
 RESULTS = Path(__file__).parent / "results"
 FACTORS = (0.1, 10**-0.5, 1.0, 10**0.5, 10.0)
@@ -68,7 +68,7 @@ def measure(path: Path, arguments: argparse.Namespace, part: int, parts: int) ->
             row = {"cell": list(map(str, cell)), **trained(cell, options, arguments)}
             table["rows"].append(row)
             write(path, table)
-            print(f"{number}/{len(cells)} {' '.join(row['cell'])}: lr {row['lr']:g}, best {row['best']}", flush=True)
+            print(f"{number}/{len(cells)} {' '.join(row['cell'])}: lr {row['lr']}, best {row['best']}", flush=True)
 
 
 def trained(cell: tuple, options: dict, arguments: argparse.Namespace) -> dict:
@@ -87,11 +87,18 @@ def trained(cell: tuple, options: dict, arguments: argparse.Namespace) -> dict:
             result = noback.train(
                 model=model, adapter=adapter, lr=lr, seed=int(seed), device=arguments.device, out=out, **asked
             )
-        except (Diverged, NoNumbers) as error:
-            taken = tomllib.loads((out / "run.toml").read_text())["rule"]["lr"]
-            return {"lr": taken, "best": None, "final": None, "gap": str(error)}
-        taken = tomllib.loads((out / "run.toml").read_text())["rule"]["lr"]
+        except (Diverged, NoNumbers, InputError) as error:
+            if isinstance(error, InputError) and lr != AUTO:  # what was asked for cannot be run at all
+                raise
+            return {"lr": rate_of(out), "best": None, "final": None, "gap": str(error)}
+        taken = rate_of(out)
     return {"lr": taken, **{name: getattr(result, name) for name in KEPT}}
+
+
+def rate_of(run: Path) -> float | None:
+    """The learning rate of a run; None where none was found."""
+    path = run / "run.toml"
+    return tomllib.loads(path.read_text())["rule"]["lr"] if path.exists() else None
 
 
 def table_of(table: dict) -> str:
@@ -112,7 +119,7 @@ def table_of(table: dict) -> str:
             continue
         best = max(grid, key=lambda rate: means[rate])
         differences.append(means[AUTO] - means[best])
-        lrs = "/".join(f"{row['lr']:.2g}" for row in rates[AUTO])
+        lrs = "/".join("none" if row["lr"] is None else f"{row['lr']:.2g}" for row in rates[AUTO])
         forwards = statistics.mean(row.get("forwards") or 0 for row in rates[AUTO])
         lines.append(
             f"| {' | '.join(cell)} | {len(rates[AUTO])} | {means[AUTO]:.1f} | {lrs} | {means[best]:.1f} | "
@@ -123,7 +130,8 @@ def table_of(table: dict) -> str:
         near = sum(one >= -1.5 for one in differences)
         lines.append(
             f"\n{near} of {len(differences)} cells within 1.5 points of the best of the grid; the worst "
-            f"{min(differences):+.1f}, the mean {statistics.mean(differences):+.1f}; {diverged} runs of auto diverged"
+            f"{min(differences):+.1f}, the mean {statistics.mean(differences):+.1f}; {diverged} runs of auto diverged "
+            "or found no rate"
         )
     return "\n".join(lines)
 
