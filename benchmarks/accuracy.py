@@ -21,10 +21,11 @@ from pathlib import Path
 from machine import machine
 
 RESULTS = Path(__file__).parent / "results"
-SST2 = "--task sst2 --data-seed 13 --steps 500 --batch 64 --eps 1e-3"
+REVIEWS = "--readout words --steps 250"  # MeZO as published; "" is the default
+SST2 = "--readout words --task sst2 --data-seed 13 --steps 500 --batch 64 --eps 1e-3"
 
-CAUSAL = "--model mini-causal --task sst2-causal --data-seed 13 --shots 512 --batch 32"
-METHODS = "--task sst2 --data-seed 13 --shots 512 --batch 64 --test-limit 872"
+CAUSAL = "--readout words --model mini-causal --task sst2-causal --data-seed 13 --shots 512 --batch 32"
+METHODS = "--readout words --task sst2 --data-seed 13 --shots 512 --batch 64 --test-limit 872"
 TRIED = (
     "--estimator two_sided --rule sgd --steps 300 --lr 2e-5",
     "--estimator one_sided --schedule linear --steps 200",
@@ -38,7 +39,7 @@ def main() -> None:
     parser.add_argument("--causal", type=Path, metavar="FOLDER")
     parser.add_argument("--methods", type=Path, metavar="FOLDER")
     arguments = parser.parse_args()
-    runs, name = {"": []}, "reviews.json"
+    runs, name = {REVIEWS: [], "": []}, "reviews.json"
     if arguments.sst2:
         data, name = ["--data", str(arguments.sst2)], "sst2.json"
         runs = {f"{SST2} --shots 512 --lr 1e-5": data, f"{SST2} --shots 16 --lr 2e-5": data}

@@ -29,8 +29,8 @@ from noback.run import Run, drawn_data
 RESULTS = Path(__file__).parent / "results"
 SST2 = "--task sst2 --shots 512 --data-seed 13 --batch 64"
 COMMANDS = (
-    f"train {SST2} --adapter lora --steps 750",
-    f"train {SST2} --adapter prefix --steps 750",
+    f"train --readout words {SST2} --adapter lora --steps 750",
+    f"train --readout words {SST2} --adapter prefix --steps 750",
     f"baseline probe {SST2}",
     f"baseline adam {SST2} --steps 150",
     f"baseline adam {SST2} --steps 150 --adapter lora",
@@ -67,7 +67,7 @@ def timed(batch: int) -> dict:
     adapters = {"full": noback.Full(), "lora": noback.Lora(), "prefix": noback.Prefix()}
     runs, seconds = {}, {name: [] for name in adapters}
     for name, adapter in adapters.items():
-        config = noback.RunConfig(batch=batch, adapter=adapter)
+        config = noback.RunConfig(batch=batch, adapter=adapter, readout=None)
         runs[name] = Run(config)
         runs[name].task.use(drawn_data(dataclasses.replace(config, test_limit=8)))
     for round_ in range(ROUNDS + 2):

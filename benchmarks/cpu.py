@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def ready(**options) -> tuple[Run, Batch]:
-    config = RunConfig(**options)
+    config = RunConfig(readout=None, **options)
     run = Run(config, RunFolder(tempfile.mkdtemp()))
     run.task.use(drawn_data(config))
     return run, run.task.batch(0, config.batch, config.seed)

@@ -2,8 +2,9 @@
 
     python benchmarks/parallel.py [--rounds 3]
 
-The embedded model and task, batch 64, as `noback train` has them. A figure is a process's own count of seconds between
-its first recorded step after the checks of step 0 and its last. Writes benchmarks/results/parallel.json.
+The embedded model and task, batch 64, as `noback train --readout words` has them. A figure is a process's own count of
+seconds between its first recorded step after the checks of step 0 and its last. Writes
+benchmarks/results/parallel.json.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def steps_a_second(flags: list[str]) -> float:
     """Between the evaluations before and after the last steps of a run, whose time its metrics tell."""
     with tempfile.TemporaryDirectory() as parent:
         out = Path(parent) / "run"
-        length = ["--steps", str(2 * STEPS), "--eval-every", str(STEPS)]
+        length = ["--readout", "words", "--steps", str(2 * STEPS), "--eval-every", str(STEPS)]
         subprocess.run(
             [sys.executable, "-m", "noback", "train", *length, "--out", str(out), *flags],
             check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"},

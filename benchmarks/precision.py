@@ -61,7 +61,7 @@ def main() -> None:
     where = {key: value for key, value in machine(torch.device(arguments.device)).items() if value is not None}
     where |= {"commit": arguments.commit} if arguments.commit else {}
     task = {"task": "sst2", "shots": 512, "data": str(arguments.data)} if arguments.data else {}
-    base = noback.RunConfig(device=arguments.device, batch=arguments.batch, **task)
+    base = noback.RunConfig(device=arguments.device, batch=arguments.batch, readout=None, **task)
     for adapter in ADAPTERS:
         chosen = [dtype for dtype in DTYPES if _asked(arguments.only, "slopes", dtype, adapter)]
         for case in slope_cases(base, adapter, chosen, arguments.directions):

@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9, help="steps of a batch of 64; smaller ones have more")
     arguments = parser.parse_args()
     task = {"task": "sst2-causal", "data": str(arguments.sst2)} if arguments.sst2 else {"task": "reviews-causal"}
-    base = noback.RunConfig(model="mini-causal", shots=64, test_limit=8, **task)
+    base = noback.RunConfig(model="mini-causal", shots=64, test_limit=8, readout=None, **task)
     cases = []
     for name, (ways, more) in CASES.items():
         config = dataclasses.replace(base, **more)

@@ -78,7 +78,7 @@ def without_places(found):
 def config_of(**options) -> noback.RunConfig:
     from noback.keywords import config_with
 
-    return config_with(None, {"eps": EPS, "lr": LR, **options})
+    return config_with(None, {"eps": EPS, "lr": LR, "readout": "words", **options})
 
 
 def timed(config: noback.RunConfig, rounds: int) -> dict:

@@ -37,7 +37,7 @@ USUAL = {"full": 2e-5, "lora": 5e-4}
 TIMES = (0.005, 0.1, 1.0, 5.0, 50.0)  # the usual lr: from far too small to diverging
 MIDDLE = (0.5, 2.0)  # on SST-2 as well: there such runs gain, and a share of 2 % needs many that did
 SHOTS = {"sst2": (16, 32, 64, 128), "trec": (16, 20), "snli": (16, 64)}
-COMMON = ["--batch", "16", "--steps", "60", "--eval-every", "10"]
+COMMON = ["--readout", "words", "--batch", "16", "--steps", "60", "--eval-every", "10"]
 
 
 def main() -> None:

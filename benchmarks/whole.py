@@ -2,8 +2,9 @@
 
     python benchmarks/whole.py --data FOLDER          SST-2 (train and dev files); prints one JSON object
 
-The run is `noback train`, looks at the validation set and the journal included. The reference MeZO takes fewer steps,
-each on the run's own batch, in the same process; what it would take for all of them is its time a step times the steps.
+The run is `noback train --readout words`, looks at the validation set and the journal included. The reference MeZO
+takes fewer steps, each on the run's own batch, in the same process; what it would take for all of them is
+its time a step times the steps.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def main() -> None:
     arguments = parser.parse_args()
     config = noback.RunConfig(
         task="sst2", data=str(arguments.data), shots=512, steps=arguments.steps, batch=64, data_seed=13,
-        rule=noback.Sgd(lr=1e-5), device=arguments.device, dtype=arguments.dtype,
+        rule=noback.Sgd(lr=1e-5), readout=None, device=arguments.device, dtype=arguments.dtype,
         eval_every=max(arguments.steps // 10, 1),
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 import transformers
 
+from noback.config import RunConfig
 from noback.embedded import MODELS
 from noback.engines import Local, Reference
 from noback.tasks import Task
@@ -21,6 +23,24 @@ from noback.weights import Weights
 # Tests run side by side, one to a core; a second thread in each would only wait for the other's.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
+
+_AS_IT_IS = RunConfig.__init__
+
+
+@functools.wraps(_AS_IT_IS)
+def _of_words(self, *values, **options):
+    _AS_IT_IS(self, *values, **{"readout": None, **options})
+
+
+# Most tests are about something else than the readout, which is the default: what they leave out is `readout = "words"`
+# in this process. Those of the default itself take `as_people_have_it`.
+RunConfig.__init__ = _of_words
+
+
+@pytest.fixture
+def as_people_have_it(monkeypatch):
+    """The configuration's own defaults, the readout among them."""
+    monkeypatch.setattr(RunConfig, "__init__", _AS_IT_IS)
 
 
 def pytest_configure(config):

@@ -20,7 +20,7 @@ from noback.tuned import tuned_run
 from noback.watching import Silent
 from tests.conftest import NEGATIVE, POSITIVE, write_rows
 
-QUICK = {"steps": 6, "batch": 4, "eval_every": 3}
+QUICK = {"steps": 6, "batch": 4, "eval_every": 3, "readout": "words"}
 COUNTS = {"steps": 2, "batch": 4, "eval_every": 1, "estimator": {"kind": "two_sided", "directions": 3}}
 
 

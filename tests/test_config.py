@@ -106,7 +106,7 @@ def test_a_digest_comes_back_from_toml():
 
 def test_the_toml_spells_every_default_out():
     values = tomllib.loads(RunConfig().toml())
-    assert (values["steps"], values["rule"]["lr"], values["estimator"]["eps"]) == (250, 2e-5, 1e-3)
+    assert (values["steps"], values["rule"]["lr"], values["estimator"]["eps"]) == (60, 2e-5, 1e-3)
 
 
 def test_an_empty_table_is_the_default_configuration():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.laws.test_law_10_shipped import SOONER, blocks
+from tests.laws.test_law_10_shipped import blocks, sooner
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -130,7 +130,7 @@ def trained(tmp_path_factory, request):
 
     place = tmp_path_factory.mktemp("trained")
     run = place / "runs" / "reviews-001"
-    assert main(["train", *SOONER["train"], "--out", str(run)]) == 0
+    assert main(["train", *sooner(["train"]), "--readout", "auto", "--out", str(run)]) == 0
     shutil.copytree(ROOT / "examples", place / "examples")
     return place
 
@@ -141,6 +141,7 @@ def commands(page: Path) -> list[str]:
     return lines
 
 
+@pytest.mark.usefixtures("as_people_have_it")
 @pytest.mark.parametrize("page", [page for page in sorted(DOCS.rglob("*.md")) if blocks(page, "sh")], ids=name_of)
 def test_the_commands_of_a_page_run_in_their_order(page, trained, tmp_path, noback, monkeypatch):
     place = shutil.copytree(trained, tmp_path / "place")
@@ -149,7 +150,7 @@ def test_the_commands_of_a_page_run_in_their_order(page, trained, tmp_path, noba
     monkeypatch.chdir(place)
     for command in commands(page):
         words = shlex.split(command, comments=True)[1:]
-        code, _, err = noback(*words, *SOONER.get(words[0], []))
+        code, _, err = noback(*words, *sooner(words))
         assert code == 0, f"{command}: {err}"
 
 
@@ -299,7 +300,7 @@ def figures() -> dict[str, tuple[str, ...]]:
         for shape in ("roberta-large", "opt-13b")
     )
     return {
-        "`noback train` |": learned(held["reviews"]["runs"][0]),
+        "`noback train --readout words --steps 250` |": learned(held["reviews"]["runs"][0]),
         "--shots 16`": learned(runs["--shots 16"]),
         "--shots 512`": learned(runs["--shots 512"]),
         "benchmarks/cpu.py": (f"{over['step, one pass']:.2f} x", f"Adam {over['Adam']:.2f} x"),

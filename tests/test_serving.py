@@ -100,3 +100,15 @@ def test_a_run_without_an_adapter_is_refused(noback, server, tmp_path, run_folde
     code, _, err = noback("engine", "load", tmp_path / "full", ADDRESS, "reviews")
     assert code == 2
     assert "LoRA" in err
+
+
+def test_a_run_with_a_readout_is_refused(noback, server, tmp_path, run_folder):
+    place = run_folder.parent / "model"
+    code, _, err = noback("train", "--model", place, "--task", "reviews-causal", "--adapter", "lora", "--steps", "1",
+                          "--batch", "4", "--test-limit", "4", "--readout", "exact", "--readout-decay", "0.1",
+                          "--readout-examples", "8", "--out", tmp_path / "fitted")  # fmt: skip
+    assert code == 0, err
+    code, _, err = noback("engine", "load", tmp_path / "fitted", ADDRESS, "reviews")
+    assert code == 2
+    assert "a server's adapters have no place for its rows" in err
+    assert not server.names

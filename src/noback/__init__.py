@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from noback.objectives import LanguageModel as LanguageModel
     from noback.objectives import MacroF1 as MacroF1
     from noback.objectives import Reward as Reward
+    from noback.readouts import AutoReadout as AutoReadout
     from noback.readouts import ExactReadout as ExactReadout
     from noback.reporting import report as report
     from noback.result import Result as Result

@@ -100,15 +100,15 @@ def checked(score: Score) -> Score:
     return score
 
 
-def fitted(config: RunConfig, spec: TaskSpec) -> RunConfig:
-    """The configuration with an objective that fits the task's answers."""
+def fitted(config: RunConfig, spec: TaskSpec, *, divided: bool = False) -> RunConfig:
+    """The configuration with an objective that fits the task's answers; `divided`: ranks hold the model together."""
     if not spec.label and config.objective.judges != TEXTS:
         raise InputError(
             f"task {spec.name!r} names no label, so only a reward can judge its answers: "
             "--objective reward:module:function"
         )
     config = dataclasses.replace(config, objective=config.objective.for_answers(spec.answer, spec.name))
-    config = _with_readout_that_fits(config, spec)
+    config = _with_readout_that_fits(config, spec, divided=divided)
     if config.balance is not None and not spec.labels:
         raise InputError(
             f"balance is {config.balance!r} and task {spec.name!r} has no labels to be in equal shares; leave it out"
@@ -122,17 +122,31 @@ def fitted(config: RunConfig, spec: TaskSpec) -> RunConfig:
     return config
 
 
-def left_out(config: RunConfig) -> str:
-    """Why a readout that was asked for is left out."""
+def left_out(config: RunConfig, spec: TaskSpec, *, divided: bool = False) -> str:
+    """Why a readout is left out."""
+    return f"readout: left out, for {_against_readout(config, spec, divided=divided)}"
+
+
+def _against_readout(config: RunConfig, spec: TaskSpec, *, divided: bool) -> str | None:
+    """Why a run can have no readout, as far as that is known before its model is there."""
     if config.adapter.head_seed is not None:
-        return f"readout: left out, for adapter {config.adapter.kind!r} reads no label words"
-    return f"readout: left out, for objective {config.objective.kind!r} has no gradient to fit it by"
+        return f"adapter {config.adapter.kind!r} reads no label words"
+    if spec.answer != "words":
+        return f"task {spec.name!r} reads no label words"
+    if not config.objective.teaches:
+        return f"objective {config.objective.kind!r} has no gradient to fit it by"
+    if not config.engine.gives_features:
+        return f"engine {config.engine.kind!r} answers with scores, and it needs what the decoder is given"
+    return "the ranks hold the model together, and it needs the whole of it" if divided else None
 
 
-def _with_readout_that_fits(config: RunConfig, spec: TaskSpec) -> RunConfig:
+def _with_readout_that_fits(config: RunConfig, spec: TaskSpec, *, divided: bool) -> RunConfig:
     """The configuration without a readout where its objective cannot teach one; refused where there are no words."""
     if config.readout is None:
         return config
+    if config.readout.if_possible:
+        kept = _against_readout(config, spec, divided=divided) is None
+        return config if kept else dataclasses.replace(config, readout=None)
     if config.adapter.head_seed is not None or (config.objective.teaches and spec.answer != "words"):
         what = f"adapter {config.adapter.kind!r}" if config.adapter.head_seed is not None else f"task {spec.name!r}"
         raise InputError(

@@ -73,7 +73,7 @@ def baseline(
         raise InputError(
             f"a baseline needs the model here, and engine {config.engine.kind!r} has it: use --engine local"
         )
-    config, watcher = with_whole_paths(config), watcher or Silent()
+    config, watcher = replace(with_whole_paths(config), readout=None), watcher or Silent()
     drawn = drawn_data(config)
     forget_peak()
     run = Run(config, watcher=watcher)

@@ -17,6 +17,7 @@ from noback.distributed import refuse_ranks
 from noback.errors import Diverged, InputError, Interrupted
 from noback.files import read_json, refuse_link, write_whole
 from noback.folder import RunFolder, next_folder
+from noback.header import spelled_out
 from noback.health import slope_figures
 from noback.journal import read_journal
 from noback.json_text import json_text
@@ -104,8 +105,13 @@ def compare(
     watcher: Watcher | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Train once for each objective and eps, each in a folder of its own inside `out`; the table is saved there."""
+    """Train once for each objective and eps, each in a folder of its own inside `out`; the table is saved there.
+
+    A readout stands beside objectives only where it is asked for by name: only cross-entropy could have one.
+    """
     config = with_whole_paths(config)
+    if config.readout is not None and config.readout.if_possible:
+        config = dataclasses.replace(config, readout=None)
     measured: list[float | None] = [*eps] or [config.estimator.eps]
     table = {
         "kind": "comparison",
@@ -158,7 +164,7 @@ def resume_comparison(
             continue
         watcher.note(f"{one.title}, eps {one.config.eps:g} ({number} of {len(plan)})")
         if one.config.readout is None and config_of(table["config"]).readout is not None:
-            watcher.note(left_out(one.config))
+            watcher.note(left_out(one.config, one.config.spec()))
         table["rows"].append(_row(folder, one, _trained(folder, one, watcher, stop, trust=trust)))
         write_whole(folder / FILE, json_text(table, indent=1))
     table["finished"] = True
@@ -176,7 +182,7 @@ def read_comparison(folder: Path) -> dict[str, Any]:
             raise ValueError("its entries are not those of a comparison")
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{str(folder / FILE)!r} is no comparison's table: {error}") from None
-    return table
+    return {**table, "config": spelled_out(table["config"])}
 
 
 def _plan(table: dict[str, Any], *, trust: bool, where: str) -> list[Compared]:

@@ -24,7 +24,7 @@ from noback.inputs import read_toml
 from noback.json_text import json_text
 from noback.objectives import SELECTING, AnyObjective, CrossEntropy
 from noback.options import build, check_seed, converted, one_of, option, whole
-from noback.readouts import AnyReadout
+from noback.readouts import AnyReadout, AutoReadout, ExactReadout
 from noback.rules import AnyRule, Sgd
 from noback.tasks import TaskSpec, check_line, own_name, spec_for, words_text
 from noback.usual import usual_eps, usual_lr
@@ -63,7 +63,7 @@ class RunConfig:
     )
     data_seed: int = option(13, "seed of the k-shot sampling")
     test_limit: int = option(1000, "examples of the test set at most, balanced by label")
-    steps: int = option(250, "training steps")
+    steps: int = option(60, "training steps")
     batch: int = option(64, "examples a step")
     balance: str | None = option(
         None,
@@ -90,7 +90,8 @@ class RunConfig:
         STEP, "whose directions they are: step, or the own ones of each example or of every N: example, group:N"
     )
     readout: AnyReadout | None = option(
-        None, "rows on top of the label words' own in the decoder, fitted by their own gradient; words: none"
+        AutoReadout(),
+        "rows on top of the label words' own, fitted by their own gradient; auto: exact, where there can be one",
     )
     adapt_ties: AdaptTies | None = option(None, "raise eps while too many slopes are exactly zero; none: keep it")
     engine: AnyEngine = option(LocalEngine(), "what runs the model's forwards")
@@ -213,16 +214,18 @@ class RunConfig:
 
     def table(self) -> dict[str, Any]:
         """The configuration as nested tables, every default spelled out; what is None is left out."""
-        return table_of(self.settled())
+        return _with_off(table_of(self.settled()))
 
     def given(self) -> dict[str, Any]:
         """The configuration as nested tables; what was left to the adapter is left out."""
-        return table_of(self)
+        return _with_off(table_of(self))
 
     def recorded(self) -> dict[str, Any]:
         """The configuration as a journal holds it: without where and how long, which a replay may change."""
         table = self.table()
         table.pop("device", None)
+        if self.readout is None:  # as journals have it that are older than readouts, so that digests stay
+            del table["readout"]
         for name in self.engine.unrecorded:
             table["engine"].pop(name, None)
         return table
@@ -240,6 +243,11 @@ class RunConfig:
 def config_of(table: Mapping[str, Any]) -> RunConfig:
     """A configuration from nested tables; an unknown key is refused with a suggestion."""
     return build(RunConfig, renamed(table))
+
+
+def _with_off(table: dict[str, Any]) -> dict[str, Any]:
+    """With the word for no readout where there is none; to leave it out would mean the default."""
+    return table if "readout" in table else {**table, "readout": ExactReadout.off}
 
 
 def read_config(path: Path) -> dict[str, Any]:

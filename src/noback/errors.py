@@ -17,6 +17,14 @@ class InputError(NobackError):
     exit_code = 2
 
 
+class NoReadout(InputError):
+    """A readout has no place in a run; `why` says why, and is all that is said where it was wanted only if possible."""
+
+    def __init__(self, why: str, instead: str = "leave it out (--readout words)") -> None:
+        super().__init__(f"{why}: {instead}")
+        self.why = why
+
+
 class NoNumbers(NobackError):
     """What the model answers is no number: nan or infinite; `found` says where."""
 

@@ -46,8 +46,8 @@ def train(  # noqa: PLR0913 (options by name)
     `datasets.Dataset`, or a dict of splits of these, which the run keeps in its folder as `data/`.
 
     `model` is a name or a folder; or a loaded transformers model with `tokenizer=`, or a tuple of both. A loaded model
-    is tuned in place, where it is and in the type it has: at the end it holds the run's best weights, and with an
-    adapter the adapter's layers too.
+    is tuned in place, where it is and in the type it has: at the end it holds the run's best weights, its readout in
+    the decoder's rows, and with an adapter the adapter's layers too.
 
     `callback` is called with an `Event` after each step and each evaluation. `event.stop()`, or a true answer of
     `stop`, which is asked before each step and may be told by another thread, ends the call before the next step with

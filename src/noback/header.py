@@ -21,6 +21,8 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "trained_rows": str, "extended": list, "server": dict, "readout": dict,
 }  # fmt: skip
 
+_MEANT = {"readout": "words"}  # of a recorded configuration, by what it leaves out: 0.1.0 had no readouts
+
 
 def parsed_header(text: bytes, where: str) -> dict[str, Any]:
     """The header of a journal; one that is not in the form that noback writes is refused."""
@@ -59,6 +61,11 @@ def check_run(header: Mapping[str, Any], where: str) -> None:
     for key in ("config", "task", "base", "data"):
         if key not in header:
             raise DamagedError(f"{where} has no {key} in its header, so it is no run's journal")
+
+
+def spelled_out(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run's configuration says, and what it means by leaving out an option whose default is another now."""
+    return {**_MEANT, **config}
 
 
 def steps_of(header: Mapping[str, Any]) -> int | None:

@@ -64,8 +64,12 @@ def measure_eps(
     watcher: Watcher | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Slopes and curvature at each eps, saved in a folder; agreement is with the slopes at the configuration's eps."""
+    """Slopes and curvature at each eps, saved in a folder; agreement is with the slopes at the configuration's eps.
+
+    They are those of the label words as they are: a readout that no fit has moved changes none.
+    """
     began, watcher, config = time.monotonic(), watcher or Silent(), with_whole_paths(config)
+    config = dataclasses.replace(config, readout=None)
     reference = config.eps
     if not config.estimator.fixed_points:
         raise InputError(f"estimator {config.estimator.kind!r} chooses its points by losses; measure eps with another")

@@ -17,7 +17,7 @@ from noback.engines import AnyEngine, check_identity
 from noback.errors import DamagedError, InputError, shown
 from noback.files import is_regular
 from noback.folder import RunFolder
-from noback.header import check_run
+from noback.header import check_run, spelled_out
 from noback.inputs import whole_number_in
 from noback.journal import Contents, StepRecord, read_journal
 from noback.rules import Rule, move_of
@@ -70,7 +70,7 @@ def recorded(
     contents = read_journal(folder.journal)
     check_run(contents.header, f"journal {str(folder.journal)!r}")
     if alone:
-        config = config_of(contents.header["config"])
+        config = config_of(spelled_out(contents.header["config"]))
     return Recorded(folder, placed(config, model=model, device=device, engine=engine, url=url), contents)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -39,11 +39,11 @@ from noback.engines import (
     open_outline,
     rows_shape,
 )
-from noback.errors import InputError, NobackError, shown
+from noback.errors import InputError, NobackError, NoReadout, shown
 from noback.files import is_regular
 from noback.folder import RunFolder
 from noback.grouping import groups_of
-from noback.header import check_run
+from noback.header import check_run, spelled_out
 from noback.journal import read_header
 from noback.objectives import TEXTS
 from noback.readouts import LabelRows
@@ -75,13 +75,10 @@ class Run:
         """
         self.world, self._models = world or World(), models
         self.spec = spec or config.spec()
-        self.config = config = fitted(asked := config.settled(), self.spec)
         self.watcher = watcher or Silent()
-        if asked.readout is not None and config.readout is None:
-            self.watcher.note(left_out(asked))
+        self.config = config = _settled(config, self.spec, self.world, self.watcher.note)
         self._folder = folder
         self.device = chosen_device(config.device or (None if config.engine.needs_base else "cpu"))
-        has_readout = config.readout is not None
         config.engine.check(
             adapter=config.adapter,
             causal=self.spec.is_causal,
@@ -89,7 +86,7 @@ class Run:
             dtype=config.dtype,
             quantise=config.quantise,
             noise_rank=config.known_noise.rank,
-            readout=has_readout,
+            readout=config.readout is not None,
         )
         self._in_memory = loaded is not None
         if self.world.group is not None:
@@ -104,7 +101,8 @@ class Run:
         self.weights = _attached(self.config, self.world.group, opened, cuts)
         config.rule.check_weights(self.weights.size)
         self.begin(None if config.adapter.portable else rounded_start(self.weights.tensors))
-        rows = _rows_of(config, self.task, self.model, self.device)
+        rows = _rows_of(config, self.task, self.model, self.device, self.watcher.note)
+        self.config = config = replace(config, readout=None if rows is None else rows.readout)
         self.engine: Engine = config.engine.open(
             self.model,
             self.weights,
@@ -271,17 +269,36 @@ def _whole(opened: Opened) -> tuple[Opened, str, Cuts]:
     return opened, digest(base_tensors(opened.model)), {}
 
 
-def _rows_of(config: RunConfig, task: Task, model: Any, device: torch.device) -> LabelRows | None:
+def _settled(config: RunConfig, spec: TaskSpec, world: World, say: Callable[[str], None]) -> RunConfig:
+    """The configuration with what was left to usual values, and what its task allows; a readout that goes is told."""
+    asked, divided = config.settled(), world.group is not None
+    found = fitted(asked, spec, divided=divided)
+    if asked.readout is not None and found.readout is None:
+        say(left_out(asked, spec, divided=divided))
+    return found
+
+
+def _rows_of(
+    config: RunConfig, task: Task, model: Any, device: torch.device, say: Callable[[str], None]
+) -> LabelRows | None:
     """The rows of a run's readout, at zero; None where it has none."""
     if config.readout is None:
         return None
-    if task.word_ids is None:
-        raise InputError(
-            f"a readout stands on top of label words of one token each, and those of task {task.spec.name!r} are "
-            "several for this tokenizer: choose other words, or leave it out (--readout words)"
-        )
-    prompt = task.prompts([("a",) * len(task.spec.sentences)]).to(device)
-    return LabelRows(config.readout, rows_shape(model.eval(), len(task.word_ids), prompt.inputs), device)
+    try:
+        if task.word_ids is None:
+            raise NoReadout(
+                f"a readout stands on top of label words of one token each, and those of task {task.spec.name!r} are "
+                "several for this tokenizer",
+                "choose other words, or leave it out (--readout words)",
+            )
+        prompt = task.prompts([("a",) * len(task.spec.sentences)]).to(device)
+        shape = rows_shape(model.eval(), len(task.word_ids), prompt.inputs)
+    except NoReadout as error:
+        if not config.readout.if_possible:
+            raise
+        say(f"readout: left out: {error.why}")
+        return None
+    return LabelRows(config.readout.settled(), shape, device)
 
 
 def _attached(config: RunConfig, group: Group | None, opened: Opened, cuts: Cuts) -> Weights:
@@ -334,11 +351,11 @@ def drawn_data(config: RunConfig, spec: TaskSpec | None = None) -> Drawn:
 def recorded_config(folder: RunFolder) -> RunConfig:
     """The run's configuration; one that was changed after the journal began is refused."""
     folder.check()
-    config = config_of(read_config(folder.config))
+    config = config_of(spelled_out(read_config(folder.config)))
     if is_regular(folder.journal):
         header = read_header(folder.journal)
         check_run(header, f"journal {str(folder.journal)!r}")
-        recorded = config_of(header["config"])
+        recorded = config_of(spelled_out(header["config"]))
         if config.steps in header.get("extended", []):  # a process was killed as it made the run longer
             config = config.extended(recorded.steps)
         written, now = recorded.recorded(), config.recorded()

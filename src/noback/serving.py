@@ -93,6 +93,11 @@ def _check_adapter(run: Run) -> None:
             f"the run's adapter is {run.config.adapter.kind!r}; servers take LoRA adapters beside their model: "
             "serve the whole model that `noback export` writes"
         )
+    if run.readout is not None:
+        raise InputError(
+            "the run has a readout, and a server's adapters have no place for its rows: serve the whole model that "
+            "`noback export --merge` writes, or train anew without one (--readout words)"
+        )
     unsound = run.weights.first_unsound()
     if unsound is not None:
         raise InputError(f"tensor {unsound!r} holds nan or infinity; load the weights of an earlier step: --at STEP")

@@ -134,7 +134,10 @@ def _opened(run: Recorded) -> tuple[Opened, Stored]:
             "own weights (adapter full): leave out --stream"
         )
     if "readout" in run.contents.header:
-        raise InputError(f"{run.where} holds a readout, which is not written row by row: leave out --stream")
+        raise InputError(
+            f"{run.where} holds a readout, which is not written row by row: leave out --stream, or train anew without "
+            "one (--readout words)"
+        )
     spec = spec_of(run.contents.header["task"], run.where)
     opened, stored = open_stored(config.model, config.dtype, causal=spec.is_causal)
     identity = identity_of(opened, chat=spec.chat, written=spec.answer == "text")

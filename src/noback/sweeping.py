@@ -8,7 +8,7 @@ import json
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from noback.errors import Diverged, InputError, Interrupted, NoNumbers, shown
 from noback.files import is_regular, read_json, refuse_link, write_whole
 from noback.flag_names import FLAGS
 from noback.folder import RunFolder
+from noback.header import spelled_out
 from noback.journal import read_journal
 from noback.json_text import has_numbers, json_text
 from noback.keywords import put
@@ -110,7 +111,7 @@ def read_sweep(folder: Path) -> dict[str, Any]:
     sound = isinstance(table, dict) and all(isinstance(table.get(key), kind) for key, kind in shapes.items())
     if not sound or not all(isinstance(row, dict) and isinstance(row.get("name"), str) for row in table["rows"]):
         raise InputError(f"{str(folder / FILE)!r} is no sweep's table; expected what `noback sweep` writes there")
-    return dict(table)
+    return {**table, "config": spelled_out(table["config"])}
 
 
 def _begun(config: RunConfig, over: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
@@ -153,7 +154,7 @@ def _plan(table: Mapping[str, Any], *, trust: bool, where: str) -> list[Planned]
     for values in itertools.product(*over.values()):
         setting = dict(zip(over, values, strict=True))
         config = _configured(table["config"], setting)
-        config = fitted(config, config.spec())
+        config = replace(fitted(config, config.spec()), readout=config.readout)  # a run says why it leaves one out
         refuse_code(config.objective, where, trust=trust)
         name = "-".join(f"{path.rsplit('.', maxsplit=1)[-1]}-{_slug(value)}" for path, value in setting.items())
         if name in names:

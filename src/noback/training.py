@@ -17,7 +17,7 @@ import torch
 from noback.calibration import calibrated_accuracy
 from noback.config import RunConfig
 from noback.distributed import joined
-from noback.engines import AnyEngine, Models, Opened
+from noback.engines import AnyEngine, Models, Opened, write_rows
 from noback.errors import InputError, Interrupted
 from noback.evaluating import answers, one_by_one, per_example, sample_of_training, score_of, stopping_at
 from noback.extending import extend, planned, settle
@@ -102,6 +102,8 @@ def train(  # noqa: PLR0913 (all but the first two go by name)
                     if found is not None:
                         own.add_metrics(**found.line())
                     result = take_steps(run)
+                if loaded is not None and run.readout is not None and run.task.word_ids is not None:
+                    write_rows(run.model, run.task.word_ids, run.readout.rows)  # so that it answers as the run does
     return replace(result, run=str(folder.path))  # on every rank, rank 0's
 
 

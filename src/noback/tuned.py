@@ -171,6 +171,10 @@ def _save(run: Run, adapter: Any, folder: Path, *, merge: bool) -> None:
     if not (merge or adapter.tunes_base):
         adapter.save(run.model, str(folder))
         save_rows(folder, facts, rows)
+        run.watcher.note(
+            "the readout is in a file beside the adapter, readout.safetensors, which PEFT and servers do not read: "
+            "--merge writes a whole model that holds it"
+        )
         return
     model = adapter.merge(run.model) if merge else run.model
     with rows_written(model, ids, rows) as untied:

@@ -373,7 +373,7 @@ def test_help_of_train_gives_the_defaults(capsys):
     for row in USUAL:  # the help names what is usual
         if row.estimator != "backprop":
             assert all(f"{number:g}" in text for number in (row.lr, row.eps) if number is not None)
-    assert "training steps (default 250)" in text
+    assert "training steps (default 60)" in text
 
 
 def test_what_a_task_file_says_does_not_steer_the_terminal(noback, tmp_path):

@@ -12,7 +12,7 @@ from noback.directions import AnyNoise, KeptColumns, LowRank, Normal, Rademacher
 from noback.engines import Engine, Local, Reference
 from noback.estimators import AnyEstimator, CurvatureWeighted, OneSided, TwoSided
 from noback.objectives import Accuracy, AnyObjective, CrossEntropy, Function, LanguageModel, MacroF1, Reward
-from noback.readouts import AnyReadout, ExactReadout
+from noback.readouts import AnyReadout, AutoReadout, ExactReadout
 from noback.rules import Adam, AdaMM, AnyRule, Momentum, Normalised, Sgd
 
 
@@ -57,6 +57,7 @@ DIRECTIONS_PER: dict[str, AnyNoise] = {"step": LowRank(rank=2), "example": Rank1
 
 READOUTS: dict[str, AnyReadout] = {
     "exact": ExactReadout(),
+    "auto": AutoReadout(),
     "exact-decayed-some": ExactReadout(decay=0.1, examples=6, refits=1),
 }
 

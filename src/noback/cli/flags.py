@@ -24,13 +24,20 @@ def add_flags(parser: Any, options: type[Any], flags: Mapping[str, str], *, seve
         field, default, hint, owners = field_at(options, path)
         kinds = option_kinds(hint)
         choices = kind_words(kinds) if kinds else field.metadata["choices"]
-        default = choices[0] if kinds and (off_word(kinds) or type(None) not in typing.get_args(hint)) else default
+        default = _default_word(field, hint, kinds) if kinds else default
         whose = f"{path.split('.')[0]} {' or '.join(owners)}: " if owners else ""
         text = whose + _help(options, path, field) + (f": {', '.join(choices)}" if choices else "") + _shown(default)
         metavar = _METAVARS.get(flag) or _metavar(hint)
         if several_eps and flag == "--eps":
             text, metavar = text + "; several, comma-separated, are compared", "LIST"
         parser.add_argument(flag, dest=path, default=None, metavar=metavar, help=text.replace("%", "%%"))
+
+
+def _default_word(field: dataclasses.Field[Any], hint: Any, kinds: list[type[Any]]) -> str | None:
+    """The word for what an option of kinds is by default: a kind's, or that for none of them; None: the help says."""
+    if field.default_factory is not dataclasses.MISSING:
+        return str(field.default_factory().kind)
+    return off_word(kinds) or (None if type(None) in typing.get_args(hint) else str(kinds[0].kind))
 
 
 def config_choices() -> dict[str, tuple[str, ...]]:

@@ -17,7 +17,7 @@ HELP = "fine-tune a language model on a task, with forward passes only"
 DESCRIPTION = """
 Fine-tune a masked or causal language model on a task, with forward passes only.
 
-  noback train                                      the embedded model on the embedded task: two to four minutes
+  noback train                                      the embedded model on the embedded task: about a minute
   noback train --task sst2 --data DIR --shots 16    a folder with train and dev (or test) files
   noback train --model mini-causal --task reviews-causal        a causal model: the label word comes next
   noback train --data my.csv --template "{text} It was {mask}." --words "0=terrible,1=great"        your own labels

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from noback.engines.readout import by_example, check_numbers, decoder_of, readout_for, readout_of
     from noback.engines.reference import Reference
     from noback.engines.reuse.planning import Tally
-    from noback.engines.rows_in_model import note_rows, rows_written, save_rows
+    from noback.engines.rows_in_model import note_rows, rows_written, save_rows, write_rows
     from noback.engines.with_rows import WithRows, rows_shape
 
 # Name -> its file. A file is opened when one of its names is used: MeZO needs few of them.
@@ -52,7 +52,7 @@ _FILES = {
     "open_outline": "outline",
     "Tally": "reuse.planning",
     **dict.fromkeys(("WithRows", "rows_shape"), "with_rows"),
-    **dict.fromkeys(("note_rows", "rows_written", "save_rows"), "rows_in_model"),
+    **dict.fromkeys(("note_rows", "rows_written", "save_rows", "write_rows"), "rows_in_model"),
 }
 
 __all__ = [
@@ -62,6 +62,7 @@ __all__ = [
     "divide_adapters", "division_of", "dtype_of", "generate", "identity_of", "is_causal", "keep_freed_memory",
     "loaded_model", "materialised", "name_of", "note_rows", "open_classifier", "open_divided", "open_model",
     "open_outline", "open_tokenizer", "readout_for", "readout_of", "rows_shape", "rows_written", "save_rows",
+    "write_rows",
 ]  # fmt: skip
 
 

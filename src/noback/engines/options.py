@@ -28,6 +28,7 @@ class LocalEngine:
 
     kind: ClassVar[str] = "local"
     needs_base: ClassVar[bool] = True  # whether the base model is loaded into this process
+    gives_features: ClassVar[bool] = True  # whether it hands out what the decoder is given, which a readout needs
     unrecorded: ClassVar[tuple[str, ...]] = ()  # options that decide no bits, which a journal does not hold
 
     matmul_precision: str = option(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from noback.engines.modules.kinds import is_plain, replaced_forward
-from noback.errors import InputError, NoNumbers
+from noback.errors import InputError, NoNumbers, NoReadout
 from noback.tasks import Candidates
 
 
@@ -27,10 +27,7 @@ def decoder_of(model: Any) -> nn.Linear:
     decoder = model.get_output_embeddings()
     if decoder is None or not is_plain(decoder, nn.Linear):
         what = "has no decoder" if decoder is None else f"has a decoder of kind {type(decoder).__name__}"
-        raise InputError(
-            f"{type(model).__name__} {what}, where a readout needs a plain linear whose rows are words: "
-            "leave it out (--readout words)"
-        )
+        raise NoReadout(f"{type(model).__name__} {what}, where a readout needs a plain linear whose rows are words")
     return decoder
 
 

@@ -26,22 +26,12 @@ _BESIDE = f"add rows and biases of {_TENSORS} to those of these tokens in the de
 def rows_written(model: Any, token_ids: Sequence[int], rows: LabelRows) -> Iterator[bool]:
     """Within, the decoder's rows of some tokens hold a readout too; given is whether it had to be untied for that."""
     decoder = decoder_of(model)
-    ids, values = torch.tensor(token_ids), torch.from_numpy(rows.values())
-    weight = _with_added(decoder.weight, ids, values[:, : rows.shape.width])
-    bias = None if decoder.bias is None else _with_added(decoder.bias, ids, values[:, -1])
     holders = _holders(model, decoder.bias)
-    tied = len(_holders(model, decoder.weight)) > 1
-    configs = [model.config, model.config.get_text_config()]
+    configs = _configs(model)
     before = [config.tie_word_embeddings for config in configs], model.all_tied_weights_keys
     whole, vector = decoder.weight, decoder.bias
     try:
-        decoder.weight = weight
-        for module, name in holders if bias is not None else ():  # a copy each: of one that is shared one is stored
-            module._parameters[name] = nn.Parameter(bias.detach().clone(), requires_grad=False)
-        model.all_tied_weights_keys = {}  # else its library would leave the decoder's own rows out
-        for config in configs:
-            config.tie_word_embeddings = False
-        yield tied
+        yield write_rows(model, token_ids, rows)
     finally:
         decoder.weight = whole
         for module, name in holders:
@@ -49,6 +39,23 @@ def rows_written(model: Any, token_ids: Sequence[int], rows: LabelRows) -> Itera
         model.all_tied_weights_keys = before[1]
         for config, word in zip(configs, before[0], strict=True):
             config.tie_word_embeddings = word
+
+
+def write_rows(model: Any, token_ids: Sequence[int], rows: LabelRows) -> bool:
+    """Let the decoder's rows of some tokens hold a readout too; whether it had to be untied for that."""
+    decoder = decoder_of(model)
+    ids, values = torch.tensor(token_ids), torch.from_numpy(rows.values())
+    weight = _with_added(decoder.weight, ids, values[:, : rows.shape.width])
+    bias = None if decoder.bias is None else _with_added(decoder.bias, ids, values[:, -1])
+    tied = len(_holders(model, decoder.weight)) > 1
+    if bias is not None:
+        for module, name in _holders(model, decoder.bias):  # a copy each: of one that is shared one is stored
+            module._parameters[name] = nn.Parameter(bias.detach().clone(), requires_grad=False)
+    decoder.weight = weight
+    model.all_tied_weights_keys = {}  # else its library would leave the decoder's own rows out
+    for config in _configs(model):
+        config.tie_word_embeddings = False
+    return tied
 
 
 def note_rows(folder: Path, facts: Mapping[str, Any], *, untied: bool) -> None:
@@ -65,6 +72,10 @@ def save_rows(folder: Path, facts: Mapping[str, Any], rows: LabelRows) -> None:
         tensors["biases"] = values[:, -1].contiguous()
     save_file(tensors, str(folder / _TENSORS))
     write_whole(folder / _FACTS, json_text({"format": "noback readout 1", **facts, "note": _BESIDE}, indent=1))
+
+
+def _configs(model: Any) -> list[Any]:
+    return [model.config, model.config.get_text_config()]
 
 
 def _with_added(tensor: Tensor, ids: Tensor, more: Tensor) -> nn.Parameter:

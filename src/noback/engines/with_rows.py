@@ -12,7 +12,7 @@ from noback.engines.engine import Engine
 from noback.engines.generation import Writing
 from noback.engines.readout import decoder_of
 from noback.engines.reuse.planning import Tally
-from noback.errors import InputError
+from noback.errors import NoReadout
 from noback.readouts import LabelRows, Shape
 from noback.tasks import Batch
 from noback.values import UNPERTURBED, Move
@@ -103,8 +103,8 @@ def rows_shape(model: Any, labels: int, inputs: Mapping[str, Tensor]) -> Shape:
     finally:
         hook.remove()
     if len(given) != 1 or not torch.equal(given[0].reshape(-1).to(logits.dtype), logits.reshape(-1)):
-        raise InputError(
+        raise NoReadout(
             f"{type(model).__name__} changes what its decoder gives (scales or bounds it), so a readout could not be "
-            "written into its rows: leave it out (--readout words)"
+            "written into its rows"
         )
     return Shape(labels, decoder.in_features, decoder.bias is not None)

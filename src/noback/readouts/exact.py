@@ -21,6 +21,7 @@ class ExactReadout:
 
     kind: ClassVar[str] = "exact"
     off: ClassVar[str] = "words"  # what one writes where no readout is wanted
+    if_possible: ClassVar[bool] = False  # whether it is left out, not refused, where there can be none
 
     decay: float | None = option(
         None, "pull of the readout's rows towards zero; none: chosen by cross-validation on the features"
@@ -34,6 +35,10 @@ class ExactReadout:
         whole("readout.examples", self.examples)
         if not isinstance(self.refits, int) or isinstance(self.refits, bool) or self.refits < 0:
             raise InputError(f"readout.refits is {self.refits!r}; expected a whole number, zero or above it")
+
+    def settled(self) -> ExactReadout:
+        """What is recorded of it, once it is known that there can be one."""
+        return ExactReadout(self.decay, self.examples, self.refits)
 
     def fit(self, given: Given, tell: Callable[[int, int], None] = lambda _done, _of: None) -> Fit:
         """Rows and biases for what was given; `tell` is told how far the choice of the decay has come."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from noback.files import is_regular
 from noback.folder import RunFolder
+from noback.header import spelled_out
 from noback.health import on_the_way
 from noback.inputs import read_toml
 from noback.journal import Contents, StepRecord, read_journal
@@ -133,7 +134,8 @@ def read_run(path: Path, name: str) -> ReadRun:
     contents = read_journal(folder.journal) if is_regular(folder.journal) else None
     metrics = folder.read_metrics()
     recorded = contents.header.get("config") if contents else None
-    return ReadRun(name, path, recorded or read_toml(folder.config, "configuration"), contents, metrics, going)
+    config = spelled_out(recorded or read_toml(folder.config, "configuration"))
+    return ReadRun(name, path, config, contents, metrics, going)
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:

@@ -52,7 +52,7 @@ def estimate(grid: Grid, watcher: Watcher, planned: Sequence[Cell] | None = None
 def _example_seconds(cell: Cell) -> tuple[float, dict[str, int]]:
     """Seconds of an example's forward, and the sizes of the three sets."""
     drawn = drawn_data(cell.config)
-    run = Run(cell.config)
+    run = Run(dataclasses.replace(cell.config, readout=None))
     run.task.use(drawn)
     batch = run.batch(0)
     times = []

@@ -28,6 +28,7 @@ class ServerEngine:
     kind: ClassVar[str]
     needs_base: ClassVar[bool] = False
     takes_weights: ClassVar[bool] = False  # whether weights of the model can be replaced while it runs
+    gives_features: ClassVar[bool] = False
     # Where servers are and how long they are waited for decides no bits, so a journal does not hold it.
     unrecorded: ClassVar[tuple[str, ...]] = ("url", "timeout", "wait", "key_variable")
 
