@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import noback
-from noback import Lora, RunConfig, SglangEngine, TwoSided, evaluate, tuned_run
+from noback import Lora, RunConfig, Sgd, SglangEngine, TwoSided, evaluate, tuned_run
+from noback.config import config_of
 from noback.embedded import MODELS
 from noback.engines import open_model
 from noback.engines.outline import is_same_model, open_outline
@@ -66,6 +67,15 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights(server, folder, tmp_
     with pytest.raises(Interrupted):
         train(config(folder), tmp_path / "stopped", stop=lambda: next(steps))
     assert resume(tmp_path / "stopped", url="http://elsewhere:1").final_weights == whole.final_weights
+
+
+def test_a_rate_is_found_on_a_server_and_the_run_is_the_one_of_that_rate(server, folder, tmp_path):
+    found = train(config(folder, rule=Sgd(lr="auto")), tmp_path / "found")
+    rate = config_of(read_journal(tmp_path / "found" / "journal").header["config"]).lr
+    given = train(config(folder, rule=Sgd(lr=rate)), tmp_path / "given")
+    assert found.screening_forwards > 0
+    assert found.final_weights == given.final_weights
+    assert (tmp_path / "found" / "journal").read_bytes() == (tmp_path / "given" / "journal").read_bytes()
 
 
 def test_an_export_is_the_adapter_that_a_local_run_would_write(server, folder, tmp_path):
