@@ -115,9 +115,13 @@ def measured(gpu: Mapping[str, Any]) -> Measured:
 
 
 def memory(model: Model, shard: int, tokens: float, seen: Measured) -> float:
-    """Bytes of a GPU: its weights, one matrix at two points, and the activations of the tokens that it scores."""
-    matrix = model.width * model.inner
-    return (BYTES * model.weights + POINTS * BYTES * matrix) / shard + tokens * seen.activations * model.width
+    """Bytes of a GPU: its weights, one matrix at two points, and the activations of the tokens that it scores.
+
+    Embeddings and the readout are whole on every rank.
+    """
+    layers, matrix = model.layers * model.layer, model.width * model.inner
+    held = BYTES * (layers / shard + model.weights - layers) + POINTS * BYTES * matrix / shard
+    return held + tokens * seen.activations * model.width
 
 
 def step(model: Model, gpus: int, seen: Measured, assumed: Assumed) -> dict[str, Any] | None:
@@ -242,6 +246,7 @@ def _steps(rows: Sequence[Mapping[str, Any]]) -> str:
     return _table(head, [
         [row["model"], str(row["gpus"]), row["mesh"], _giga(row["memory"]), *(_seconds(row[key]) for key in times),
          f"{row['sent']:.0f} B"]
+        if "mesh" in row else [row["model"], str(row["gpus"]), "does not fit", *["-"] * 6]
         for row in rows
     ])  # fmt: skip
 
@@ -249,8 +254,9 @@ def _steps(rows: Sequence[Mapping[str, Any]]) -> str:
 def _adam(rows: Sequence[Mapping[str, Any]]) -> str:
     head = ["model", "GPUs", "GB a GPU: noback", "Adam", "spread over", "GB sent a GPU", "a step: noback", "Adam"]
     return _table(head, [
-        [row["model"], str(row["gpus"]), _giga(row["memory"]), _giga(other["memory"]),
-         str(other["spread"]) if other["fits"] else "does not fit", _giga(other["sent"]), _seconds(row["step"]),
+        [row["model"], str(row["gpus"]), _giga(row["memory"]) if "mesh" in row else "does not fit",
+         _giga(other["memory"]), str(other["spread"]) if other["fits"] else "does not fit", _giga(other["sent"]),
+         _seconds(row["step"]) if "mesh" in row else "-",
          _seconds(other["step"]) if other["fits"] else "-"]
         for row in rows
         for other in [row["adam"]]

@@ -45,6 +45,13 @@ def test_a_shape_has_the_weights_of_its_name(script):
     )
 
 
+def test_embeddings_are_whole_on_every_rank(script, gpu):
+    model, seen = script.MODELS[-1], script.measured(gpu)
+    saved = script.memory(model, 4, 0, seen) - script.memory(model, 8, 0, seen)
+    divided = model.layers * model.layer + script.POINTS * model.width * model.inner
+    assert saved == pytest.approx(script.BYTES * divided / 8)
+
+
 def test_a_model_that_fits_on_no_machine_is_none(script, gpu):
     small = dataclasses.replace(script.Assumed(), memory=50e9)
     assert script.step(script.MODELS[-1], 64, script.measured(gpu), small) is None
