@@ -1,6 +1,6 @@
 """Steps a second of one rank with one thread, and of two ranks with one thread each, in one run, in turn.
 
-    python benchmarks/parallel.py [--rounds 3]
+    python benchmarks/parallel.py [--rounds 1]
 
 The embedded model and task, batch 64, as `noback train --readout words` has them. A figure is a process's own count of
 seconds between its first recorded step after the checks of step 0 and its last. Writes
@@ -21,12 +21,12 @@ from pathlib import Path
 from machine import machine
 
 RESULTS = Path(__file__).parent / "results"
-STEPS = 40
+STEPS = 20
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=1)
     rounds = parser.parse_args().rounds
     cases: dict[str, list[float]] = {"one rank": [], "two ranks, examples": [], "two ranks, points": []}
     flags: dict[str, list[str]] = {"one rank": [], "two ranks, examples": ["--workers", "2"]}
