@@ -18,6 +18,7 @@ from noback.replaying import step_length
 from noback.training import Interrupted, resume, train
 from noback.values import Move, Term, direction_seeds
 from noback.watching import Silent
+from noback.weights import changed_share, sample_of
 from tests.conftest import tiny_model, weights_of, write_rows
 from tests.test_verdict import contents
 
@@ -243,10 +244,10 @@ def test_small_updates_change_few_weights_of_bfloat16(dtype, least, most):
     weights = weights_of(tiny_model("bert", dtype=dtype))
     for tensor in weights.tensors.values():
         tensor.fill_(1.0)
-    before, norm = weights.sample(), weights.norm()
+    before, norm = sample_of(weights), weights.norm()
     weights.advance([Move((Term(7, 1e-4),))])
-    assert least <= weights.changed_share(before) <= most
-    assert weights.changed_share(weights.sample()) == 0.0
+    assert least <= changed_share(weights, before) <= most
+    assert changed_share(weights, sample_of(weights)) == 0.0
     assert norm == pytest.approx(math.sqrt(weights.size), rel=1e-3)
 
 

@@ -20,6 +20,7 @@ from noback.measuring import Measured, Slopes, measure, readings, take
 from noback.replaying import move_at, step_length
 from noback.run import Run
 from noback.values import UNPERTURBED, Estimate, Move
+from noback.weights import changed_share, sample_of
 
 
 @dataclass(slots=True)
@@ -103,13 +104,13 @@ class Steps:
         """Move the weights; now and then, see what the move did to them and to the loss."""
         run, record = self._run, self._contents.steps[step]
         move = move_at(run, self._contents.steps, step)
-        sampled = run.weights.sample() if is_due(step, run.config) else None
+        sampled = sample_of(run.weights) if is_due(step, run.config) else None
         before = self._loss_at(step, step) if probed else 0.0
         run.weights.advance([move])
         if sampled is not None:
             run.folder.add_metrics(
                 kind="update", step=step, length=step_length(run, move), weight_norm=run.weights.norm(),
-                changed_share=run.weights.changed_share(sampled),
+                changed_share=changed_share(run.weights, sampled),
             )  # fmt: skip
         if probed:
             after = self._loss_at(step + 1, step)

@@ -209,19 +209,6 @@ class Weights:
         """The first tensor that holds a value that is no finite number; None: all hold numbers only."""
         return next((name for name, part in self.tensors.items() if not bool(part.isfinite().all())), None)
 
-    def sample(self) -> dict[str, Tensor]:
-        """A copy of the first few weights of each tensor."""
-        return {name: tensor.view(-1)[:_SAMPLED].clone() for name, tensor in self.tensors.items()}
-
-    def changed_share(self, before: Mapping[str, Tensor]) -> float:
-        """The share of weights that differ from a sample taken before, each tensor counted by its size."""
-        after = self.sample()
-        changed = (
-            float((after[name] != before[name]).float().mean()) * tensor.numel()
-            for name, tensor in self._tensors.items()
-        )
-        return sum(changed) / self.held
-
     def digest(self) -> str:
         """BLAKE2b over every tuned tensor's name, dtype, shape and bytes; of the whole ones, whoever holds them."""
         return digest(self.wholes)
@@ -236,6 +223,20 @@ class Weights:
             self.look()
         assert self._chosen is not None
         return self._chosen
+
+
+def sample_of(weights: Weights) -> dict[str, Tensor]:
+    """A copy of the first few weights of each tensor."""
+    return {name: tensor.view(-1)[:_SAMPLED].clone() for name, tensor in weights.tensors.items()}
+
+
+def changed_share(weights: Weights, before: Mapping[str, Tensor]) -> float:
+    """The share of weights that differ from a sample taken before, each tensor counted by its size."""
+    after = sample_of(weights)
+    changed = (
+        float((after[name] != before[name]).float().mean()) * tensor.numel() for name, tensor in weights.tensors.items()
+    )
+    return sum(changed) / weights.held
 
 
 def _squares(tensors: Mapping[str, Tensor], division: Division) -> Tensor:
