@@ -15,6 +15,7 @@ from noback.engines.servers.server import Limits
 from noback.engines.servers.thin import ThinCopies
 from noback.errors import InputError
 from noback.journal import read_journal
+from noback.run import Run, drawn_data
 from noback.training import Interrupted, resume, train
 from noback.values import UNPERTURBED, Move, Term
 from noback.weights import Weights
@@ -111,12 +112,26 @@ def test_a_run_has_the_slopes_of_a_local_one_and_the_server_its_own_weights_afte
     here = train(config(folder, engine="local"), tmp_path / "here")
     ours, theirs = slopes(tmp_path / "there"), slopes(tmp_path / "here")
     assert (ours - theirs).norm() < 1e-3 * theirs.norm()
-    assert len(server.bases) >= 3  # at the start and every third step, then its own
+    assert len(server.bases) == 4, server.bases  # at the start and every third step, then its own
     assert server.bases[-1] == "own"
     assert not server.adapters
     assert there.best == here.best
     assert evaluate(tuned_run(tmp_path / "there", engine="local")[0])[0].accuracy == there.best
     assert evaluate(tuned_run(tmp_path / "here", engine="sglang")[0])[0].accuracy == here.best
+
+
+def test_the_weights_as_they_stand_are_published_anew_beside_linears_that_were_sent_meanwhile(server, folder):
+    run = Run(config(folder))
+    run.task.use(drawn_data(run.config))
+    batch, wide = run.batch(0), Move((Term(7, 0.01), Term(8, 0.01)))
+    run.engine.score(batch, [UNPERTURBED])
+    run.weights.advance([Move((Term(3, 0.05), Term(4, 0.05)))])
+    (before,) = run.engine.score(batch, [UNPERTURBED])
+    run.engine.score(batch, [wide])  # with two terms more, an adapter would have rank 4
+    (after,) = run.engine.score(batch, [UNPERTURBED])
+    assert len(server.bases) == 2
+    torch.testing.assert_close(after, before, atol=1e-5, rtol=0)
+    run.engine.close()
 
 
 def test_a_server_that_is_started_anew_is_sent_the_linears_and_the_bits_are_the_same(server, folder, tmp_path):
