@@ -170,7 +170,7 @@ def killed_after(running, out, records, *victims):
      (4, "points", 2, None, None), (4, "both", 2, None, None), (3, "examples", 1, 3, None),
      (2, "points", 1, None, "exact"), (2, "examples", 1, None, "exact")],
 )  # fmt: skip
-def test_countwrite_the_journal_of_one_process(config, tmp_path, size, divide, directions, micro_batch, readout):
+def test_ranks_write_the_journal_of_one_process(config, tmp_path, size, divide, directions, micro_batch, readout):
     estimator, engine = TwoSided(eps=1e-2, directions=directions), LocalEngine(micro_batch=micro_batch)
     config = dataclasses.replace(config, estimator=estimator, engine=engine, readout=readout)
     said = together(size, config, tmp_path / "shared", divide=divide)
@@ -189,7 +189,7 @@ def test_countwrite_the_journal_of_one_process(config, tmp_path, size, divide, d
     assert tuned_run(tmp_path / "shared", "final", snapshots=False)[0].weights.digest() == said[0][1]
 
 
-def test_a_run_whose_countare_killed_ends_on_the_same_bits_with_any_number_of_them(config, tmp_path):
+def test_a_run_whose_ranks_are_killed_ends_on_the_same_bits_with_any_number_of_them(config, tmp_path):
     engine = LocalEngine(micro_batch=2)
     config = dataclasses.replace(config, estimator=TwoSided(eps=1e-2, directions=2), engine=engine)
     alone, out, chance = train(config, tmp_path / "alone"), tmp_path / "killed", random.Random(2)
@@ -207,7 +207,7 @@ def test_a_run_whose_countare_killed_ends_on_the_same_bits_with_any_number_of_th
     assert (out / "journal").read_bytes() == (tmp_path / "alone" / "journal").read_bytes()
 
 
-def test_countmake_a_run_longer(config, tmp_path):
+def test_ranks_make_a_run_longer(config, tmp_path):
     whole = train(config, tmp_path / "whole")
     train(dataclasses.replace(config, steps=6), tmp_path / "run")
     said = together(2, config, tmp_path / "run", divide="points", steps=STEPS)
@@ -226,7 +226,7 @@ def test_snapshots_that_another_rank_is_removing_are_no_error(tmp_path, monkeypa
         ({"WORLD_SIZE": "2"}, "the ranks cannot meet: .*RANK expected.* or unset WORLD_SIZE"),
     ],
 )
-def test_an_environment_that_describes_no_countis_named(config, tmp_path, monkeypatch, found, sentence):
+def test_an_environment_that_describes_no_ranks_is_named(config, tmp_path, monkeypatch, found, sentence):
     for name, value in found.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match=sentence):
@@ -277,13 +277,13 @@ def test_weights_that_give_no_numbers_on_one_rank_stop_all(config, tmp_path):
     ("other", "what"),
     [("code", "version of noback, or of a library"), ("base", "base model"), ("data", "task or other data")],
 )
-def test_countwith_another_code_model_or_data_are_refused(config, tmp_path, other, what):
+def test_ranks_with_another_code_model_or_data_are_refused(config, tmp_path, other, what):
     for _, kind, sentence in together(2, config, tmp_path / "run", **{other: "another"}):
         assert (kind, f"rank 1 has another {what}" in sentence) == ("InputError", True), sentence
 
 
 @pytest.mark.parametrize(("other", "what"), [({"seed": 5}, "configuration"), ({"task": "sst2"}, "configuration")])
-def test_countthat_would_make_other_moves_are_refused(config, tmp_path, other, what):
+def test_ranks_that_would_make_other_moves_are_refused(config, tmp_path, other, what):
     said = together(2, dataclasses.replace(config, steps=2, eval_every=2), tmp_path / "run", other=other)
     assert said[0][1] == "InputError"
     assert f"rank 1 has another {what} than rank 0" in said[0][2]
@@ -348,7 +348,7 @@ def test_ranks_score_together_what_one_process_does(ask, count, size):
 
 
 @pytest.mark.parametrize("examples", [*range(1, 40), 64, 100])
-def test_one_two_and_four_countscore_the_same_groups_of_examples(examples):
+def test_one_two_and_four_ranks_score_the_same_groups_of_examples(examples):
     size = group_size(examples, 1)
     assert {group_size(examples, count) for count in (2, 4)} == {size}
     for count in range(1, 9):
@@ -361,7 +361,7 @@ def test_one_two_and_four_countscore_the_same_groups_of_examples(examples):
 
 
 @pytest.mark.parametrize(("batch", "ranks", "size"), [(64, 4, 16), (64, 2, 16), (64, 3, 11), (64, 5, 13), (64, 8, 8)])
-def test_groups_are_a_quarter_of_a_batch_or_what_gives_countequal_shares(batch, ranks, size):
+def test_groups_are_a_quarter_of_a_batch_or_what_gives_ranks_equal_shares(batch, ranks, size):
     assert group_size(batch, ranks) == size
     assert max(one.stop - one.start for one in (share_of(batch, rank, ranks, size) for rank in range(ranks))) <= (
         -(-batch // ranks) + ranks
@@ -386,7 +386,7 @@ def test_every_point_of_every_example_is_scored_by_one_rank(divide, size, points
 @pytest.mark.parametrize(
     ("divide", "size", "points"), [("points", 3, 2), ("points", 4, 2), ("both", 3, 2), ("x", 2, 2)]
 )
-def test_countthat_cannot_share_the_points_are_refused(divide, size, points):
+def test_ranks_that_cannot_share_the_points_are_refused(divide, size, points):
     with pytest.raises(InputError, match=r"divisor|expected one of"):
         check_divide(divide, size, points)
 
