@@ -76,7 +76,8 @@ def trained(cell: tuple, options: dict, arguments: argparse.Namespace) -> dict:
     model, task, adapter, seed, rate = cell
     if task != "reviews" and not arguments.data:
         raise SystemExit(f"task {task} needs --data, a folder with one folder a task")
-    asked = {"task": task, "data": None if task == "reviews" else str(Path(arguments.data) / task), **options}
+    data = None if task == "reviews" else str(Path(arguments.data) / task)
+    asked = {"task": task, "data": data, "readout": "words", **options}
     asked |= {"shots": None} if task in ALL_EXAMPLES else {}
     if model.endswith("causal"):
         asked |= {"template": MNLI} if task == "mnli" else {"task": f"{task}-causal"}
