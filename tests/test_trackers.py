@@ -10,7 +10,9 @@ from noback import InputError, RunConfig, Sgd, TwoSided, train
 from noback.journal import read_journal
 from noback.trackers import TRACKERS, Trackers
 
-FLAGS = ("--steps", "6", "--batch", "4", "--eval-every", "3", "--lr", "1e-2", "--eps", "1e-2", "--json")
+FLAGS = (
+    "--readout", "words", "--steps", "6", "--batch", "4", "--eval-every", "3", "--lr", "1e-2", "--eps", "1e-2", "--json",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
