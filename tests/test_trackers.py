@@ -11,7 +11,8 @@ from noback.journal import read_journal
 from noback.trackers import TRACKERS, Trackers
 
 FLAGS = (
-    "--readout", "words", "--steps", "6", "--batch", "4", "--eval-every", "3", "--lr", "1e-2", "--eps", "1e-2", "--json",
+    "--readout", "words", "--steps", "6", "--batch", "4", "--eval-every", "3", "--lr", "1e-2", "--eps", "1e-2",
+    "--json",
 )  # fmt: skip
 
 
