@@ -116,16 +116,18 @@ class Run:
             mark=mark_of(folder),
             divided=self.world.group is not None,
         )
+        alone, self.readout = self.engine, WithRows(self.engine, rows) if rows is not None else None
+        self.engine = self.readout or alone
         self.shared: DataParallel | None = None  # the engine, where several ranks share what it scores
         if self.world.size > 1:
             if self.world.models > 1:
                 check_divide(self.world.divide, self.world.models, config.estimator.forwards)
-            beside = rows.shape.width if rows is not None else 0
+            labels = len(self.spec.labels)
             together = unparted(config.batch, config.engine.micro_batch, self.world.sharers(config.estimator.forwards))
-            shared = DataParallel(self.engine, self.world, len(self.spec.labels) + beside, together)
-            self.engine, self.shared = shared, shared if rows is None else None  # rows need features besides the losses
-        self.readout = WithRows(self.engine, rows) if rows is not None else None
-        self.engine = self.readout or self.engine
+            self.engine = self.shared = DataParallel(self.engine, self.world, labels, together)
+            if rows is not None:  # a fit reads features, of which a step's exchange has none
+                wide = DataParallel(alone, self.world, labels + rows.shape.width, together)
+                self.readout = WithRows(wide, rows)
         self._asked: int | None = None  # the last step whose batch was asked for
         self._next: tuple[int, Batch] | None = None  # a batch that was made ahead, and its step
 
