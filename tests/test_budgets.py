@@ -242,3 +242,12 @@ def test_a_part_that_fails_is_named_with_its_last_words(table, tmp_path, capsys)
     plan.write_text(tomli_w.dumps({**table, "model": str(tmp_path / "none")}))
     assert main(["bench", "methods", str(plan), "--out", str(tmp_path / "out"), "--jobs", "2"]) == 2
     assert "nothing of this plan ran" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [("--estimate",), ("--so-far",), ("--jobs", "2")])
+def test_a_part_takes_no_other_way_of_going_through_a_plan(table, tmp_path, capsys, flags):
+    plan = tmp_path / "plan.toml"
+    plan.write_text(tomli_w.dumps(table))
+    assert main(["bench", "methods", str(plan), "--part", "1/2", "--out", str(tmp_path / "out"), *flags]) == 2
+    assert f"--part and {flags[0]} are both given" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from noback import TwoSided, train
+from noback import InputError, TwoSided, train, training
 from noback.distributed import World
 from noback.engines.data_parallel import DataParallel
 from noback.objectives import CrossEntropy
@@ -128,3 +128,14 @@ def test_a_step_of_64_examples_sends_half_a_kilobyte_whatever_the_labels(size, d
 def _said(path):
     """What noback said, without torchrun's own lines."""
     return "\n".join(line for line in path.read_text().splitlines() if "noback:" in line)
+
+
+def test_a_process_that_was_started_again_goes_on_with_its_own_run_only(config, tmp_path):  # noqa: F811
+    ended = train(config, tmp_path / "run")
+    before = (tmp_path / "run" / "journal").read_bytes()
+    assert training.train(config, tmp_path / "run", restarted=True).final_weights == ended.final_weights
+    rule = dataclasses.replace(config.rule, lr=config.lr / 2)
+    for other, named in (({"seed": 5}, "seed is"), ({"rule": rule}, "rule.lr is"), ({"steps": STEPS + 1}, "steps is")):
+        with pytest.raises(InputError, match=f"holds another run: its {named}"):
+            training.train(dataclasses.replace(config, **other), tmp_path / "run", restarted=True)
+    assert (tmp_path / "run" / "journal").read_bytes() == before

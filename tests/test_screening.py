@@ -211,7 +211,7 @@ def test_ranks_find_the_rate_of_one_process_and_agree(config, tmp_path):
 def test_a_step_longer_than_the_weights_is_lost_whatever_the_loss_says(config, monkeypatch):
     run = opened(config)
     trials, far, near = Trials(run, lambda: False), Trial(100.0), Trial(1e-3)
-    monkeypatch.setattr("noback.screening.trials.has_risen", lambda _: False)
+    monkeypatch.setattr("noback.screening.trials.has_risen", lambda *_: False)
     for trial in (far, near):
         trials.go_on(trial, 3, lambda _: None)
     assert (far.lost, len(far.records)) == (True, 1)
@@ -308,10 +308,11 @@ def test_a_loss_that_rises_out_of_sight_ends_a_trial():
     def records(*losses):
         return [StepRecord(step, loss, (0.0,)) for step, loss in enumerate(losses)]
 
-    assert has_risen(records(1, 1, 2, 4, 8, 16))
-    assert not has_risen(records(1, 1, 2, 4, 8))
-    assert not has_risen(records(1, 1, 1, 1, 1, 1))
-    assert not has_risen(records(-1, 1, 2, 4, 8, 16))  # a reward
+    assert has_risen(records(1, 1, 2, 4, 8, 16), base=1.0)
+    assert not has_risen(records(1, 1, 2, 4, 8), base=1.0)
+    assert not has_risen(records(1, 1, 1, 1, 1, 1), base=1.0)
+    assert not has_risen(records(0.01, 1, 2, 1, 1, 2), base=1.0)  # the first batch was an easy one
+    assert not has_risen(records(-1, 1, 2, 4, 8, 16), base=1.0)  # a reward
 
 
 # How it is asked for

@@ -32,12 +32,19 @@ def fit_steps(config: RunConfig) -> frozenset[int]:
     return config.readout.fit_steps(evaluated)
 
 
-def forwards_taken(run: Run, step: int) -> int:
-    """The forwards of a batch that `step` steps took, the readout's fits up to there, and what found the lr."""
+def forwards_taken(run: Run, step: int, screening: int | None = None) -> int:
+    """The forwards of a batch that `step` steps took, the readout's fits up to there, and what found the lr.
+
+    `screening`: the last of these, where it is known already.
+    """
     config = run.config
     passes = sum(one <= step for one in fit_steps(config))
     batches = math.ceil(_seen(run) / config.batch) if passes else 0
-    return step * config.estimator.forwards + passes * batches + screening_forwards(run)
+    return (
+        step * config.estimator.forwards
+        + passes * batches
+        + (screening_forwards(run) if screening is None else screening)
+    )
 
 
 def screening_forwards(run: Run) -> int:

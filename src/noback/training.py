@@ -29,7 +29,7 @@ from noback.objectives import ObjectiveError, refuse_code
 from noback.paired import PerExample
 from noback.rank_folders import own_folder
 from noback.ranks import agree_on_records, agree_on_weights, agree_to_begin, header_of_first, in_equal_groups
-from noback.refitting import forwards_taken, refit
+from noback.refitting import fit_steps, forwards_taken, refit
 from noback.replaying import begin_with, go_to, header, placed
 from noback.result import Result, finished
 from noback.run import Run, drawn_data, recorded_config, with_whole_paths
@@ -38,6 +38,7 @@ from noback.screening import screened
 from noback.selecting import Candidate, is_better, told
 from noback.snapshot import prune_snapshots, save_snapshot, show_snapshot
 from noback.stepping import Steps, is_due
+from noback.usual import AUTO
 from noback.values import Score
 from noback.verdict import per_example_of
 from noback.watching import Watcher
@@ -89,6 +90,7 @@ def train(  # noqa: PLR0913 (all but the first two go by name)
         open_run = partial(Run, watcher=watcher, world=world, models=models, loaded=loaded)
         take_steps = partial(_loop, stop=stop, health_every=health_every, result_of_stopped=result_of_stopped)
         if again and own.path.exists():  # on every rank, or on none
+            _check_asked(own, config)
             result = _go_on(own, open_run, take_steps)
         else:
             own.check_new()  # before the model is opened
@@ -105,6 +107,31 @@ def train(  # noqa: PLR0913 (all but the first two go by name)
                 if loaded is not None and run.readout is not None and run.task.word_ids is not None:
                     write_rows(run.model, run.task.word_ids, run.readout.rows)  # so that it answers as the run does
     return replace(result, run=str(folder.path))  # on every rank, rank 0's
+
+
+def _check_asked(own: RunFolder, config: RunConfig) -> None:
+    """Refuse to go on with another run's folder: ranks that were started again go on with their own only.
+
+    What a run settles by itself, or may change, is left out: an lr that is found, the readout, engine and data's place.
+    """
+    recorded = recorded_config(own).given()
+    for key, value in config.given().items():
+        if key in {"data", "device", "engine", "eval_every", "readout"}:
+            continue
+        wanted, there = (one if isinstance(one, dict) else {"": one} for one in (value, recorded.get(key)))
+        for name, one in wanted.items():
+            if one != there.get(name) and not (key == "rule" and one == AUTO):
+                what = f"{key}.{name}" if name else key
+                raise InputError(
+                    f"run folder {str(own.path)!r} exists and holds another run: its {what} is "
+                    f"{there.get(name)!r}, and {one!r} is asked for; choose another folder"
+                )
+
+
+def _fits_stay(config: RunConfig) -> bool:
+    """Whether a longer run would have fitted its readout at the same steps, so that this one can be made longer."""
+    longer = fit_steps(config.extended(2 * config.steps))
+    return fit_steps(config) == {step for step in longer if step <= config.steps}
 
 
 def resume(  # noqa: PLR0913 (all but the first go by name)
@@ -210,7 +237,7 @@ def _loop(run: Run, stop: Callable[[], bool], health_every: int | None, *, resul
     best, at = _made_again(run, contents, earlier)
     go_to(run, step, contents, at=at)
     if step:
-        longer = "; resume --steps N makes it longer" * (not contents.stopped_early)
+        longer = "; resume --steps N makes it longer" * (not contents.stopped_early and _fits_stay(config))
         ended = step >= config.steps or contents.stopped_early
         watcher.note(f"the run has taken its {step} steps{longer}" if ended else f"going on after step {step}")
     known = _known(run, contents)

@@ -22,6 +22,9 @@ def run(arguments: argparse.Namespace) -> None:
         given = " ".join(arguments.methods)
         raise InputError(f"bench is given {shown(given)}; expected nothing, or the word methods and one plan's file")
     path, part, jobs = Path(files[0]), part_of(arguments.part), whole_number("--jobs", arguments.jobs, MOST)
+    beside = [flag for flag in ("jobs", "estimate", "so_far") if getattr(arguments, flag)]
+    if part is not None and beside:
+        raise InputError(f"--part and --{beside[0].replace('_', '-')} are both given; expected one of them")
     plan = read_plan(path, model=arguments.model, data=arguments.data)
     folder = Path(arguments.out or Path("runs") / path.stem)
     with watching(arguments) as watcher, stopping() as stop:
@@ -41,7 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
             run_jobs(_words(arguments, folder), jobs, folder, len(plan.planned), watcher=watcher, stop=stop)
         table = bench_methods(plan, folder, watcher=watcher, stop=stop, so_far=arguments.so_far)
     say(arguments, table, f"{text(table)}\nsaved in {table['folder']}; see it with: noback report {table['folder']}")
-    if len(table["gaps"]) == len(plan.planned):
+    if table["gaps"] and not any(row["runs"] for row in table["rows"]):
         raise InputError(f"nothing of this plan ran; the first gap: {next(iter(table['gaps'].values()))}")
 
 

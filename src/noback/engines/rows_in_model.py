@@ -50,7 +50,7 @@ def write_rows(model: Any, token_ids: Sequence[int], rows: LabelRows) -> bool:
     tied = len(_holders(model, decoder.weight)) > 1
     if bias is not None:
         for module, name in _holders(model, decoder.bias):  # a copy each: of one that is shared one is stored
-            module._parameters[name] = nn.Parameter(bias.detach().clone(), requires_grad=False)
+            module._parameters[name] = nn.Parameter(bias.detach().clone(), requires_grad=bias.requires_grad)
     decoder.weight = weight
     model.all_tied_weights_keys = {}  # else its library would leave the decoder's own rows out
     for config in _configs(model):
@@ -83,7 +83,7 @@ def _with_added(tensor: Tensor, ids: Tensor, more: Tensor) -> nn.Parameter:
     found = tensor.detach().clone()
     ids = ids.to(found.device)
     found[ids] = (found[ids].double() + more.to(found.device).double()).to(found.dtype)
-    return nn.Parameter(found, requires_grad=False)
+    return nn.Parameter(found, requires_grad=tensor.requires_grad)
 
 
 def _holders(model: Any, tensor: Tensor | None) -> list[tuple[nn.Module, str]]:

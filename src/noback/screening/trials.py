@@ -27,7 +27,7 @@ from noback.watching import Silent
 
 HELD_OUT = 256  # validation examples that judge a trial, at most
 _PARTS = 32  # in so many parts, whose losses show the noise of their mean
-_RISEN, _LAST = 2.0, 5  # times the first step's loss, and the last steps whose mean is compared with it
+_RISEN, _LAST = 4.0, 5  # times the larger of the first step's loss and the base's; the last steps, by their mean
 
 # Times the length of all weights: a step that goes so far leaves nothing of them, whatever the loss says. A base model
 # that is sure of wrong answers has a higher loss than one that knows nothing.
@@ -74,12 +74,12 @@ class Trials:
         run.weights.load(self._start)
         self._advance(trial, 0, len(trial.records))
         try:
-            while len(trial.records) < steps and not has_risen(trial.records):
+            while len(trial.records) < steps and not has_risen(trial.records, statistics.mean(self.base)):
                 if run.world.answer_of_first(self._stop()):
                     raise Interrupted("stopped while the learning rate was sought: no run has begun; start it again")
                 self._step(trial)
                 tell(len(trial.records))
-            judged = self._judged() if not has_risen(trial.records) else [math.inf]
+            judged = self._judged() if not has_risen(trial.records, statistics.mean(self.base)) else [math.inf]
         except NoNumbers:
             judged = [math.nan]
         trial.lost = not all(map(math.isfinite, judged))
@@ -138,8 +138,8 @@ def tried(config: RunConfig, lr: float) -> RunConfig:
     return dataclasses.replace(config, rule=rule, seed=seed)
 
 
-def has_risen(records: Sequence[StepRecord]) -> bool:
-    """Whether the losses of the last steps are far above the first: such a trial need not go on."""
-    if len(records) <= _LAST or records[0].loss <= 0:  # less than nothing: a reward
+def has_risen(records: Sequence[StepRecord], base: float) -> bool:
+    """Whether the last steps' losses are far above the first and the base's: such a trial need not go on."""
+    if len(records) <= _LAST or min(records[0].loss, base) <= 0:  # less than nothing: a reward
         return False
-    return statistics.mean(one.loss for one in records[-_LAST:]) > _RISEN * records[0].loss
+    return statistics.mean(one.loss for one in records[-_LAST:]) > _RISEN * max(records[0].loss, base)

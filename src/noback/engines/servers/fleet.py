@@ -104,7 +104,9 @@ class Fleet:
 
     async def end(self) -> None:
         """Unload everything, have the servers load their own weights again, and close."""
-        await asyncio.gather(*(seat.end() for seat in self._seats))
+        ends = await asyncio.gather(*(seat.end() for seat in self._seats), return_exceptions=True)
+        for failed in (one for one in ends if isinstance(one, BaseException)):  # once all have come to their end
+            raise failed
 
     async def _work(self, seat: _Seat, board: _Board, parts: Sequence[Part], on: Published) -> None:
         """What one server does of the parts, until all are done."""
@@ -207,9 +209,11 @@ class _Seat:
     async def end(self) -> None:
         """Unload everything and close."""
         try:
-            await self.retire(list(self._names))
-            if self.was_sent:
-                await self.server.restore()
+            try:
+                await self.retire(list(self._names))
+            finally:
+                if self.was_sent:
+                    await self.server.restore()
         finally:
             await self.server.close()
 
