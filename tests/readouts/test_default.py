@@ -233,7 +233,9 @@ def test_a_model_in_memory_holds_its_readout_at_the_end(options, tokenizer, tmp_
     base = tmp_path / "base"
     model.save_pretrained(base)
     tokenizer.save_pretrained(base)
+    learns = {name: one.requires_grad for name, one in model.named_parameters()}
     noback.train(model=model, tokenizer=tokenizer, out=tmp_path / "run", **rest)
+    assert learns.items() <= {name: one.requires_grad for name, one in model.named_parameters()}.items()
     run, _ = tuned_run(tmp_path / "run", model=str(base))
     assert run.readout is not None
     prompts = run.task.prompts([("a warm and funny film",)])
