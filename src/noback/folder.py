@@ -23,6 +23,7 @@ from noback.files import (
 from noback.json_text import json_text
 from noback.metrics import metrics_in
 
+_LONG_LINE = 1_000_000  # bytes of a line that is read by itself
 _LOGS = ("tensorboard", "wandb")  # folders that trackers write into
 
 
@@ -135,6 +136,13 @@ class RunFolder:
     def read_metrics(self) -> list[dict[str, Any]]:
         """Every line of metrics in the form that noback writes."""
         return metrics_in(read_regular(self.metrics).decode(errors="replace")) if is_regular(self.metrics) else []
+
+    def first_metrics(self) -> dict[str, Any] | None:
+        """The first line of metrics, whatever their size; None where there is none."""
+        if not is_regular(self.metrics):
+            return None
+        with os.fdopen(open_regular(self.metrics), "rb") as file:
+            return next(iter(metrics_in(file.readline(_LONG_LINE).decode(errors="replace"))), None)
 
 
 def next_folder(parent: Path, name: str) -> Path:

@@ -32,26 +32,19 @@ def fit_steps(config: RunConfig) -> frozenset[int]:
     return config.readout.fit_steps(evaluated)
 
 
-def forwards_taken(run: Run, step: int, screening: int | None = None) -> int:
-    """The forwards of a batch that `step` steps took, the readout's fits up to there, and what found the lr.
-
-    `screening`: the last of these, where it is known already.
-    """
+def forwards_taken(run: Run, step: int) -> int:
+    """The forwards of a batch that `step` steps took, the readout's fits up to there, and what found the lr."""
     config = run.config
     passes = sum(one <= step for one in fit_steps(config))
     batches = math.ceil(_seen(run) / config.batch) if passes else 0
-    return (
-        step * config.estimator.forwards
-        + passes * batches
-        + (screening_forwards(run) if screening is None else screening)
-    )
+    return step * config.estimator.forwards + passes * batches + screening_forwards(run)
 
 
 def screening_forwards(run: Run) -> int:
     """The forwards of a batch that finding the learning rate took, as the run's metrics have them."""
-    lines = run.folder.read_metrics() if run.is_recorded else []
-    found = (line.get("forwards") for line in lines if line["kind"] == "screening")
-    return next((one for one in found if isinstance(one, int)), 0)
+    line = (run.folder.first_metrics() if run.is_recorded else None) or {}
+    found = line.get("forwards") if line.get("kind") == "screening" else 0  # written before anything else of the run
+    return found if isinstance(found, int) else 0
 
 
 def refit(run: Run, contents: Contents, step: int) -> None:

@@ -188,7 +188,7 @@ def test_a_journal_that_begins_without_a_choice_and_makes_one_later_is_refused(t
 def test_the_lines_of_a_run_have_a_bound_whatever_the_size_of_its_validation_set(tmp_path, steps, eval_every):
     """100,000 examples at each evaluation."""
     folder = RunFolder(tmp_path)
-    run = SimpleNamespace(folder=folder, config=RunConfig(steps=steps, eval_every=eval_every))
+    run = SimpleNamespace(folder=folder, config=RunConfig(steps=steps, eval_every=eval_every), is_recorded=True)
     losses = [round(0.1 + place / 1e6, 5) for place in range(100_000)]
     answered = PerExample([float(place % 2) for place in range(100_000)], losses, losses)
     noback.training._tell(run, 0, 0.0, Score(0.5, 0.5, 0.7, 0.7, 100_000, [[1, 2], [3, 4]]), answered)

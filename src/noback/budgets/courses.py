@@ -12,7 +12,7 @@ from noback.budgets.plan import Plan
 from noback.evaluating import answers
 from noback.folder import RunFolder
 from noback.json_text import has_numbers
-from noback.refitting import forwards_taken, screening_forwards
+from noback.refitting import forwards_taken
 from noback.replaying import go_to
 from noback.run_data import use_own_data
 from noback.tuned import open_run
@@ -36,8 +36,7 @@ def course_of(path: Path, plan: Plan, watcher: Watcher) -> Course:
     run, contents = open_run(path, watcher=watcher)
     use_own_data(run, contents.header, changed_ok=False)
     taken = len(contents.steps)
-    screening = screening_forwards(run)
-    costs = [forwards_taken(run, step, screening) for step in range(taken + 1)]
+    costs = [forwards_taken(run, step) for step in range(taken + 1)]
     steps = {
         "forwards": [_last_within(costs, budget) for budget in plan.forwards],
         "seconds": [_last_within(seconds_by_step(run.folder, taken), budget) for budget in plan.seconds],
