@@ -301,6 +301,7 @@ def figures() -> dict[str, tuple[str, ...]]:
     )
     return {
         "`noback train --readout words --steps 250` |": learned(held["reviews"]["runs"][0]),
+        "`noback train` |": learned(held["reviews"]["runs"][1]),
         "--shots 16`": learned(runs["--shots 16"]),
         "--shots 512`": learned(runs["--shots 512"]),
         "benchmarks/cpu.py": (f"{over['step, one pass']:.2f} x", f"Adam {over['Adam']:.2f} x"),
